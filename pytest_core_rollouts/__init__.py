@@ -1,0 +1,5 @@
+"""Agent rollouts as pytest test cases."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"

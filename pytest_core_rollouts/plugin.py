@@ -1,0 +1,3 @@
+"""What pytest calls: hooks that hand over, nothing else."""
+
+from __future__ import annotations
