@@ -1,0 +1,200 @@
+"""What is run: Agent (one column of the matrix) × task × sample = Rollout, and every name that is made of them.
+
+All names are pure functions of the values they stand for: a name never depends on what else is in the matrix, so that
+`--lf`, a resume or a second machine finds the same rollout under the same name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_core_rollouts.tasks import Network, Task
+
+DEFAULT = "default"
+
+PROTOCOLS = ("anthropic", "responses", "chat_completions")
+"""The wires on which a model provider can be spoken to."""
+
+HARNESS_PROTOCOLS: Mapping[str, tuple[str, ...]] = {
+    DEFAULT: PROTOCOLS,
+    "codex": ("responses",),
+    "claude_sdk": ("anthropic",),
+    "mcode": PROTOCOLS,
+    "oracle": (),
+    "nop": (),
+}
+"""Every harness that can be named, and the protocols it speaks; `oracle` and `nop` use no model."""
+
+MODELLESS = frozenset(name for name, protocols in HARNESS_PROTOCOLS.items() if not protocols)
+
+ROLLOUT_ID_LIMIT = 120
+"""Characters of a rollout id: it goes into URLs, file names and, with its attempt, a 128-byte Idempotency-Key."""
+
+
+class MatrixError(ValueError):
+    """The agents asked for make no matrix; the message is one line that says which value and what to do."""
+
+
+def slug(value: str, *, dots: bool = True) -> str:
+    """`value` in `[A-Za-z0-9_-]` (and `.` unless `dots` is false), beginning and ending with a letter or digit.
+
+    A slug that differs from its value carries 6 hex digits of the exact value's SHA-256, so that `a/b` and `a-b`
+    never share a name.
+    """
+    kept = r"[^A-Za-z0-9_.-]+" if dots else r"[^A-Za-z0-9_-]+"
+    plain = re.sub(kept, "-", value).strip("-._")
+    if plain == value and plain:
+        return plain
+    return "-".join(filter(None, (plain, _hex(value, 6))))
+
+
+@dataclass(frozen=True)
+class Agent:
+    """One column of the matrix: a harness, a model and all that the wire lets us vary.
+
+    `name` is that of an agent file; without one, harness and model name the agent. `base_url` may hold
+    `{rollout_id}`. `api_key_env` is the name of an environment variable, never a key.
+    """
+
+    harness: str = DEFAULT
+    model: str = DEFAULT
+    name: str | None = None
+    protocol: str | None = None
+    base_url: str | None = None
+    api_key_env: str | None = None
+    instructions: str | None = None
+    tools: Sequence[Any] = ()
+    skills: Sequence[Any] = ()
+    harness_config: Mapping[str, Any] = field(default_factory=dict)
+    context_window: int | None = None
+    max_output_tokens: int | None = None
+
+    @property
+    def slug(self) -> str:
+        """The agent's part of node ids and rollout ids."""
+        return slug(self.name) if self.name is not None else f"{slug(self.harness)}-{slug(self.model)}"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of everything about the agent but the name it goes by."""
+        said = {key: value for key, value in vars(self).items() if key != "name"}
+        return hashlib.sha256(json.dumps(said, sort_keys=True, default=_plain).encode()).hexdigest()
+
+    def check(self) -> None:
+        """Raise MatrixError where no Core could serve this agent."""
+        where = f"agent {self.name}" if self.name is not None else f"harness {self.harness}"
+        if self.harness not in HARNESS_PROTOCOLS:
+            raise MatrixError(f"{where}: unknown harness {self.harness!r}; known are {', '.join(HARNESS_PROTOCOLS)}")
+        if self.base_url is None:
+            if self.protocol is not None:
+                raise MatrixError(f"{where}: a model protocol needs a model base URL (--model-base-url)")
+            return
+        if self.model == DEFAULT:
+            raise MatrixError(f"{where}: a model base URL needs the model's name (--model)")
+        self._check_protocol(where)
+
+    def _check_protocol(self, where: str) -> None:
+        spoken = HARNESS_PROTOCOLS[self.harness]
+        if not spoken:
+            raise MatrixError(f"{where}: uses no model, so it takes no model base URL")
+        if self.protocol is None:
+            if len(spoken) > 1:
+                raise MatrixError(f"{where}: speaks several protocols; choose one with --model-protocol: {', '.join(spoken)}")
+        elif self.protocol not in PROTOCOLS:
+            raise MatrixError(f"{where}: unknown model protocol {self.protocol!r}; known are {', '.join(PROTOCOLS)}")
+        elif self.protocol not in spoken:
+            raise MatrixError(f"{where}: speaks {', '.join(spoken)}, not {self.protocol}")
+        if self.harness == "mcode" and not (self.context_window and self.max_output_tokens):
+            raise MatrixError(f"{where}: needs --rollout-context-window and --rollout-max-output-tokens beside a model base URL")
+
+    @property
+    def effective_protocol(self) -> str | None:
+        """The protocol on the wire: the one given, else the only one the harness speaks; None without a base URL."""
+        if self.base_url is None:
+            return None
+        return self.protocol or HARNESS_PROTOCOLS[self.harness][0]
+
+
+def check_distinct(agents: Sequence[Agent]) -> None:
+    """Raise MatrixError where two agents would share a name."""
+    seen: dict[str, Agent] = {}
+    for agent in agents:
+        if (other := seen.get(agent.slug)) is None:
+            seen[agent.slug] = agent
+        elif agent.name is None and other.name is None:
+            raise MatrixError(f"harness {agent.harness} with model {agent.model} is named twice; name each value once")
+        else:
+            raise MatrixError(f"two agents are named {agent.slug!r}; give one of the agent files another `name`")
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One sample of one task by one agent, with every setting resolved: what one Session will do."""
+
+    task: Task
+    agent: Agent
+    sample: int
+    run_id: str
+    timeout: float
+    """Seconds, sandbox preparation included."""
+    network: Network
+    retries: int = 1
+    """How many further attempts an infrastructure error may cost."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The item's name in a node id: agent and sample."""
+        return f"{self.agent.slug}-{self.sample}"
+
+    @property
+    def group_id(self) -> str:
+        """What the samples of one task by one agent share: a GRPO group."""
+        return make_id(self.run_id, self.task.id, self.agent)
+
+    @property
+    def rollout_id(self) -> str:
+        """Unique among all runs; `[A-Za-z0-9._-]`, at most 120 characters."""
+        return make_id(self.run_id, self.task.id, self.agent, self.sample)
+
+    def idempotency_key(self, attempt: int) -> str:
+        """The key under which Core gives back the same Session, however often the attempt is sent."""
+        return f"{self.rollout_id}-a{attempt}"
+
+    @property
+    def model_base_url(self) -> str | None:
+        """The agent's base URL with this rollout's id filled in."""
+        url = self.agent.base_url
+        return None if url is None else url.replace("{rollout_id}", self.rollout_id)
+
+
+def new_run_id(now: datetime | None = None) -> str:
+    """A run's name: the UTC second and 4 random hex digits, such as `20261129T182233Z-1f0c`."""
+    moment = (now or datetime.now(timezone.utc)).astimezone(timezone.utc)
+    return f"{moment:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+
+
+def make_id(run_id: str, task_id: str, agent: Agent, sample: int | None = None) -> str:
+    """Join the parts by dots; run and task hold none, a sample is digits, so no two rollouts can share an id."""
+    group = f"{run_id}.{slug(task_id, dots=False)}.{agent.slug}"
+    room = ROLLOUT_ID_LIMIT - 8  # a sample of up to seven digits and its dot
+    if len(group) > room:
+        group = f"{group[: room - 13]}-{_hex(group, 12)}"
+    return group if sample is None else f"{group}.{sample}"
+
+
+def _hex(value: str, digits: int) -> str:
+    return hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
+
+
+def _plain(value: object) -> object:
+    """Mappings and sequences of any kind as JSON's own."""
+    return dict(value) if isinstance(value, Mapping) else list(value)  # type: ignore[call-overload]

@@ -1,0 +1,103 @@
+"""What a rollout asks of Core: the body that creates its Session.
+
+Everything the sandbox gets is put together here and nowhere else. What grades the answer is not among it; the
+solution goes out under the harness `oracle` alone, which only a Core that we started ourselves runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_core_rollouts.matrix import DEFAULT, Agent, Rollout
+
+KEY_LIMIT = 64
+VALUE_LIMIT = 512
+"""Characters of a metadata key and value that the API takes."""
+
+
+def session_body(rollout: Rollout, *, model_key: str | None = None) -> dict[str, Any]:
+    """The JSON body for `POST /agents/sessions`. Raises TaskError when an input file changed since collection."""
+    body: dict[str, Any] = {
+        "environment": _environment(rollout),
+        "input": rollout.task.instruction,
+        "metadata": metadata(rollout),
+    }
+    if agent := _agent(rollout):
+        body["agent"] = agent
+    if (base_url := rollout.model_base_url) is not None:
+        provider = {"protocol": rollout.agent.effective_protocol, "base_url": base_url, "api_key": model_key}
+        limits = {
+            "context_window": rollout.agent.context_window,
+            "max_output_tokens": rollout.agent.max_output_tokens,
+        }
+        given = {key: value for key, value in limits.items() if value is not None}
+        body["x_agents_core"] = {"model_provider": provider | given}
+    return body
+
+
+def metadata(rollout: Rollout) -> dict[str, str]:
+    """What a Session says about itself, so that a run finds its own leftovers; cut to the API's limits."""
+    said = {
+        "run_id": rollout.run_id,
+        "rollout_id": rollout.rollout_id,
+        "task": rollout.task.id,
+        "agent": rollout.agent.slug,
+        "sample": str(rollout.sample),
+        **{f"label.{key}": value for key, value in rollout.labels.items()},
+    }
+    return {_cut(key, KEY_LIMIT): _cut(value, VALUE_LIMIT) for key, value in said.items()}
+
+
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit - 13]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _environment(rollout: Rollout) -> dict[str, Any]:
+    task = rollout.task
+    environment: dict[str, Any] = {"type": "openai_hosted", "network": rollout.network.wire()}
+    if task.files:
+        environment["files"] = [
+            {"type": "inline", "path": f"/workspace/{file.path}", "data": base64.b64encode(file.read()).decode("ascii")}
+            for file in task.files
+        ]
+    if task.env:
+        environment["env"] = dict(task.env)
+    if task.packages:
+        environment["packages"] = {manager: list(names) for manager, names in task.packages.items()}
+    if task.setup_commands:
+        environment["setup_commands"] = [{"command": command} for command in task.setup_commands]
+    if rollout.agent.skills:
+        environment["skills"] = list(rollout.agent.skills)
+    return environment
+
+
+def _agent(rollout: Rollout) -> dict[str, Any]:
+    agent = rollout.agent
+    block: dict[str, Any] = {}
+    if agent.model != DEFAULT:
+        block["model"] = agent.model
+    if agent.instructions is not None:
+        block["instructions"] = agent.instructions
+    if agent.tools:
+        block["tools"] = list(agent.tools)
+    extension: dict[str, Any] = {}
+    if agent.harness != DEFAULT:
+        extension["harness"] = agent.harness
+    if config := _harness_config(agent, rollout):
+        extension["harness_config"] = config
+    if extension:
+        block["x_agents_core"] = extension
+    return block
+
+
+def _harness_config(agent: Agent, rollout: Rollout) -> Mapping[str, Any]:
+    if agent.harness == "oracle":
+        solution = rollout.task.solution
+        assert solution is not None, "a task without a solution is skipped under oracle"
+        return {"solution": solution.decode("utf-8")}
+    return dict(agent.harness_config)
