@@ -1,0 +1,75 @@
+"""Known secrets, masked by their value wherever they stand."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+MASK = "[masked]"
+MIN_LENGTH = 8
+
+# Stand-ins people give where a server wants no key. Masking them would only eat ordinary words out of the records.
+_DUMMIES = frozenset(
+    (
+        *("changeme", "default", "dummy", "dummy-key", "empty", "example", "fake", "fake-key", "lm-studio", "local"),
+        *("localhost", "no-key", "no-key-needed", "no-key-required", "nokey", "none", "not-needed", "not-used"),
+        *("notneeded", "null", "ollama", "placeholder", "secret", "test", "test-key", "testing", "token-abc123"),
+        *("undefined", "unused", "your-api-key", "your-key-here"),
+    )
+)
+
+
+class Masker:
+    """Replaces known secrets with `[masked]` in text and in JSON data.
+
+    Takes the secrets themselves; those that are None, shorter than 8 characters or a well-known stand-in (`EMPTY`,
+    `dummy`, `sk-placeholder`, `xxxxxxxx` and the like, in any case) are left out. A secret is found inside longer
+    strings too, and also where it is written as in JSON text, percent-encoded, or in base64 at any offset
+    (`Basic` credentials). Other encodings (hex, reversed, cut in two) are not recognized.
+    """
+
+    def __init__(self, secrets: Iterable[str | None]) -> None:
+        known = {secret.strip() for secret in secrets if secret}
+        forms = {form for secret in known if _is_secret(secret) for form in _forms(secret)}
+        self._forms = sorted(forms, key=lambda form: (-len(form), form))  # longest first: one may be part of another
+
+    def text(self, text: str) -> str:
+        """`text` with every known secret replaced."""
+        for form in self._forms:
+            text = text.replace(form, MASK)
+        return text
+
+    def data(self, value: Any) -> Any:
+        """JSON data (dicts, lists, strings, numbers) with every secret replaced, in keys and in values."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {self.text(key): self.data(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.data(item) for item in value]
+        return value
+
+
+def _is_secret(text: str) -> bool:
+    bare = text.lower().removeprefix("sk-")
+    return len(text) >= MIN_LENGTH and bare not in _DUMMIES and len(set(bare)) > 1
+
+
+def _forms(secret: str) -> Iterator[str]:
+    yield secret
+    yield json.dumps(secret)[1:-1]
+    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    yield quote(secret, safe="", errors="replace")
+    yield quote(secret, errors="replace")
+    yield quote_plus(secret, errors="replace")
+    data = secret.encode("utf-8", "replace")
+    for offset in range(3):
+        # Characters that also hold bits of a neighbouring byte differ from place to place: leave them out.
+        first = -(-offset * 4 // 3)
+        last = (offset + len(data)) * 4 // 3
+        inner = base64.b64encode(bytes(offset) + data)[first:last].decode()
+        yield inner
+        yield inner.replace("+", "-").replace("/", "_")
