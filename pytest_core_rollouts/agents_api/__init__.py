@@ -1,0 +1,42 @@
+"""The Agents API over HTTP: knows no pytest and no task. Importing it costs no HTTP library; making a Client does."""
+
+from __future__ import annotations
+
+from .address import is_loopback, normalize_base_url
+from .client import Client
+from .errors import (
+    AgentsAPIError,
+    APIStatusError,
+    ConnectionFailed,
+    DeadlinePassed,
+    InvalidResponse,
+    NotACore,
+    ShortRead,
+    StreamLost,
+    TooLarge,
+)
+from .retry import RetryPolicy
+from .types import Artifact, Event, Item, Session, Turn, TurnError, Usage
+
+__all__ = [
+    "APIStatusError",
+    "AgentsAPIError",
+    "Artifact",
+    "Client",
+    "ConnectionFailed",
+    "DeadlinePassed",
+    "Event",
+    "InvalidResponse",
+    "Item",
+    "NotACore",
+    "RetryPolicy",
+    "Session",
+    "ShortRead",
+    "StreamLost",
+    "TooLarge",
+    "Turn",
+    "TurnError",
+    "Usage",
+    "is_loopback",
+    "normalize_base_url",
+]

@@ -1,0 +1,199 @@
+"""What an answer means: JSON of the promised shape, or the error that names the call and the next step."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+from .errors import AgentsAPIError, APIStatusError, InvalidResponse, NotACore, printable
+from .retry import retry_after_seconds
+
+__all__ = ["Call", "Reply", "checked_id", "invalid", "json_object", "no_core", "page", "refusal"]
+
+_WHICH_URL = "is OPENAI_BASE_URL the URL of an OpenAgentCore, and does it end in /v1?"
+
+JSON_LIMIT = 64 * 1024 * 1024
+ERROR_LIMIT = 64 * 1024  # an error body is read no further
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request. `name` is the key of `Client.request_ids`; `path` starts after the base URL."""
+
+    name: str
+    method: str
+    path: str
+    body: bytes | None = field(default=None, repr=False)  # may hold the key of a model provider
+    idempotency_key: str | None = None
+    accept: str = "application/json"
+    max_bytes: int = JSON_LIMIT
+
+    @property
+    def is_collection(self) -> bool:
+        """Whether it goes to /agents/sessions itself: a 404 there says that no Agents API is served."""
+        return self.name in ("create", "sessions")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A whole answer. Names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = field(repr=False)
+
+    @property
+    def request_id(self) -> str | None:
+        value = self.headers.get("x-request-id")
+        return printable(value, 100) if value else None
+
+    @property
+    def is_html(self) -> bool:
+        return "html" in self.headers.get("content-type", "").lower() or self.body[:100].lstrip()[:1] == b"<"
+
+
+def json_object(call: Call, reply: Reply) -> dict[str, Any]:
+    """The JSON object in a successful reply. Raises InvalidResponse."""
+    try:
+        value = _JSON.decode(reply.body.decode("utf-8-sig", "surrogatepass"))
+    except (ValueError, RecursionError) as error:
+        invalid(call, reply, f"the body is {_kind(reply)}, not JSON ({printable(str(error), 120)})")
+    if not isinstance(value, dict):
+        invalid(call, reply, f"the body is a JSON {type(value).__name__}, not an object")
+    return value
+
+
+def page(call: Call, reply: Reply) -> tuple[list[dict[str, Any]], bool, str | None]:
+    """`data`, `has_more` and `last_id` of a list. Raises InvalidResponse."""
+    value = json_object(call, reply)
+    data, has_more, last_id = value.get("data"), value.get("has_more"), value.get("last_id")
+    if not isinstance(data, list) or not all(isinstance(entry, dict) for entry in data):
+        invalid(call, reply, "`data` is no list of objects")
+    if not isinstance(has_more, bool):
+        invalid(call, reply, "`has_more` is no boolean")
+    if last_id is not None and not isinstance(last_id, str):
+        invalid(call, reply, "`last_id` is no string")
+    return data, has_more, last_id
+
+
+def checked_id(call: Call, reply: Reply, resource: dict[str, Any]) -> str:
+    """The id of a Session, Turn or Artifact: a string that can stand in a URL. Raises InvalidResponse."""
+    value = resource.get("id")
+    if not isinstance(value, str) or value in ("", ".", "..") or len(value) > 1000:
+        invalid(call, reply, f"`id` is no usable string: {printable(repr(value), 80)}")
+    return value
+
+
+def invalid(call: Call, reply: Reply, problem: str) -> NoReturn:
+    raise InvalidResponse(
+        f"HTTP {reply.status}, but {problem}", method=call.method, path=call.path, request_id=reply.request_id
+    )
+
+
+def refusal(call: Call, reply: Reply, base_url: str, *, proven: bool, secret: str) -> AgentsAPIError:
+    """The error that a reply of status 300 or above stands for.
+
+    `proven`: this server has already answered as a Core does. `secret`: cut out of everything that the server says.
+    """
+
+    def clean(value: object, limit: int) -> str | None:
+        return None if value is None else printable(str(value).replace(secret, "***"), limit)
+
+    error = _error_body(reply)
+    if reply.status < 400:
+        return _redirect(call, reply, base_url, proven=proven)
+    if error is None and not proven and call.is_collection and reply.status in (404, 405):
+        return no_core(call, base_url, f"HTTP {reply.status} with {_kind(reply)}", reply.request_id)
+    code, param = (error or {}).get("code"), (error or {}).get("param")
+    message = (error or {}).get("message")
+    if error is None:
+        message = f"({_kind(reply)}, not the API's error body)"
+    wish = retry_after_seconds(reply.headers.get("retry-after"), reply.headers.get("date"), time.time())
+    fault = APIStatusError(
+        reply.status,
+        method=call.method,
+        path=call.path,
+        code=clean(code, 100),
+        param=clean(param, 200),
+        message=clean(message, 500) or "",
+        request_id=clean(reply.request_id, 100),
+        retry_after=wish,
+    )
+    fault.advice = _advice(fault, call, base_url)
+    return fault
+
+
+def no_core(call: Call, base_url: str, problem: str, request_id: str | None) -> NotACore:
+    return NotACore(
+        f"{problem}: {base_url} serves no Agents API",
+        method=call.method,
+        path=call.path,
+        request_id=request_id,
+        advice=_WHICH_URL,
+    )
+
+
+def _redirect(call: Call, reply: Reply, base_url: str, *, proven: bool) -> AgentsAPIError:
+    target = urlsplit(reply.headers.get("location", ""))
+    where = printable(f"{target.scheme}://{target.netloc.rpartition('@')[2]}" if target.netloc else "another path", 200)
+    problem = (
+        f"HTTP {reply.status}: the server redirects to {where}; redirects are never followed, to keep the key here"
+    )
+    advice = "set OPENAI_BASE_URL to the Core's own, final URL"
+    if proven:
+        fault = APIStatusError(reply.status, method=call.method, path=call.path, request_id=reply.request_id)
+        fault.problem, fault.advice = problem, advice
+        return fault
+    return NotACore(problem, method=call.method, path=call.path, request_id=reply.request_id, advice=advice)
+
+
+def _advice(fault: APIStatusError, call: Call, base_url: str) -> str | None:
+    if fault.status == 401:
+        return f"check OPENAI_API_KEY: it must be a key of a Project on {base_url}"
+    if fault.status == 403:
+        return f"OPENAI_API_KEY may not do this on {base_url}"
+    if fault.status == 404 and call.is_collection:
+        return _WHICH_URL
+    if fault.status == 400 and call.name == "create":
+        if "network" in f"{fault.param} {fault.message}".lower():
+            return "does this deployment refuse the network policy? Choose another with --rollout-network"
+        if fault.code == "model_provider_required":
+            return "give --model and --model-base-url, with the key in MODEL_API_KEY"
+    if fault.status == 413:
+        return "the task's files or its instruction are too large for this server"
+    if fault.status in (502, 503, 504) and _error_free(fault):
+        return "a proxy in front of the Core cannot reach it"
+    return None
+
+
+def _error_free(fault: APIStatusError) -> bool:
+    return fault.code is None and fault.message.startswith("(")
+
+
+def _error_body(reply: Reply) -> dict[str, Any] | None:
+    """`error` of the API's error body; None where the body is not one."""
+    try:
+        value = json.loads(reply.body)
+    except (ValueError, RecursionError):
+        return None
+    error = value.get("error") if isinstance(value, dict) else None
+    return error if isinstance(error, dict) and isinstance(error.get("message"), str) else None
+
+
+def _kind(reply: Reply) -> str:
+    if not reply.body:
+        return "empty"
+    if reply.is_html:
+        return "an HTML page"
+    return f"{len(reply.body)} bytes of {printable(reply.headers.get('content-type', 'no stated type'), 60)}"
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_JSON = json.JSONDecoder(parse_constant=_refuse_constant)

@@ -1,0 +1,132 @@
+"""When a call is tried again, and how long to wait before that: the whole policy, in one place.
+
+Every call of this client can be repeated: reads change nothing, a create carries its idempotency key, a cancel and a
+delete are idempotent. What differs is the fault:
+
+    no answer (refused, reset, timed out, cut off), 408, 429, 5xx      again, until `patience` runs out
+    a success with a wrong body (no JSON, too few bytes)               again, `wrong_body_tries` times in all
+    any other status, a body over its cap, a server that is no Core    never
+
+No try starts past the deadline that the client was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Protocol, TypeVar
+
+from .errors import AgentsAPIError, APIStatusError, ConnectionFailed, DeadlinePassed, InvalidResponse, ShortRead
+
+__all__ = ["Budget", "RetryPolicy", "retry_after_seconds", "retrying"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How patient a client is. All times are in seconds.
+
+    `sleep`, `clock` (monotonic) and `chance` (uniform in [0, 1)) are there to be replaced in tests.
+    """
+
+    patience: float = 120.0  # after a call's first fault, how long further tries may start
+    first_pause: float = 0.5  # doubles with every fault of the call ...
+    longest_pause: float = 15.0  # ... up to this
+    longest_retry_after: float = 60.0  # a server that asks for more is asked again after this
+    wrong_body_tries: int = 4
+    connect_timeout: float = 10.0
+    read_timeout: float = 60.0  # between two reads, and between two writes
+    try_timeout: float = 180.0  # one whole try, body included: a server that sends a byte now and then ends here
+    stream_silence: float = 45.0  # an event stream without a line for so long is dead (keepalives come every 15 s)
+    sleep: Callable[[float], Awaitable[None]] = field(default=asyncio.sleep, repr=False)
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+    chance: Callable[[], float] = field(default=random.random, repr=False)
+
+    def may_retry(self, fault: AgentsAPIError, tries: int) -> bool:
+        """Whether `fault`, which ended try number `tries` (from 1), is worth another one."""
+        if isinstance(fault, (InvalidResponse, ShortRead)):
+            return tries < self.wrong_body_tries
+        if isinstance(fault, APIStatusError):
+            return fault.status in (408, 429) or fault.status >= 500
+        return isinstance(fault, ConnectionFailed) and not (fault.permanent or isinstance(fault, DeadlinePassed))
+
+    def pause(self, fault: AgentsAPIError, tries: int) -> float:
+        """Seconds to wait after try number `tries` (from 1): at least what the server asked for, and never in step
+        with the other clients that it turned away at the same time."""
+        asked = fault.retry_after if isinstance(fault, APIStatusError) else None
+        if asked is not None:
+            asked = min(asked, self.longest_retry_after)
+            return asked + self.chance() * max(self.first_pause, asked / 4)
+        backoff = min(self.longest_pause, self.first_pause * 2.0 ** min(tries - 1, 30))
+        return backoff * (0.5 + self.chance() / 2)
+
+
+class Budget(Protocol):
+    """What `retrying` reads and writes of its client."""
+
+    deadline: float | None
+    waited_s: float
+    trouble: AgentsAPIError | None
+
+
+async def retrying(policy: RetryPolicy, budget: Budget, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Calls `attempt` until it returns, or until its fault is final: then that fault is raised.
+
+    `budget.waited_s` grows by the time lost to faults (the failed tries and the pauses after them), and
+    `budget.trouble` is the fault that is being waited out.
+    """
+    started = policy.clock()
+    first_fault: float | None = None
+    tries = 0
+    try:
+        while True:
+            tries += 1
+            began = policy.clock()
+            try:
+                return await attempt()
+            except AgentsAPIError as fault:
+                now = policy.clock()
+                fault.tries, fault.elapsed_s = tries, now - started
+                if not policy.may_retry(fault, tries):
+                    raise
+                budget.waited_s += now - began
+                first_fault = now if first_fault is None else first_fault
+                pause = policy.pause(fault, tries)
+                resume = now + pause
+                if resume > first_fault + policy.patience or (budget.deadline is not None and resume > budget.deadline):
+                    raise
+                budget.trouble = fault
+            await policy.sleep(pause)
+            budget.waited_s += policy.clock() - now
+    finally:
+        budget.trouble = None
+
+
+def retry_after_seconds(value: str | None, server_date: str | None, now: float) -> float | None:
+    """Seconds that a Retry-After header asks for, or None where it says nothing usable.
+
+    A date is taken relative to the server's own Date header, where there is one: its clock need not be ours. `now`
+    is Unix time.
+    """
+    if value is None:
+        return None
+    if re.fullmatch(r"\s*[0-9]{1,9}(\.[0-9]{1,9})?\s*", value):
+        return float(value)
+    until = _unix_time(value)
+    if until is None:
+        return None
+    since = _unix_time(server_date) if server_date else None
+    return max(0.0, until - (now if since is None else since))
+
+
+def _unix_time(date: str) -> float | None:
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None

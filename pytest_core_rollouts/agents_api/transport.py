@@ -1,0 +1,236 @@
+"""One try of one call over HTTP. The only module that knows httpx.
+
+httpx's client layer (redirects, cookies, authentication, event hooks) cost a third of the CPU of a rollout and does
+nothing that we want, so requests go to its transport directly: that is connections, TLS, proxies and HTTP/1.1.
+"""
+
+from __future__ import annotations
+
+import functools
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+
+from .address import proxy_for, shown_proxy
+from .errors import ConnectionFailed, DeadlinePassed, InvalidResponse, StreamLost, TooLarge, printable
+from .responses import ERROR_LIMIT, Call, Reply, refusal
+from .retry import RetryPolicy
+from .timelimit import TimeLimit
+
+__all__ = ["Transport"]
+
+
+class Transport:
+    """Two connections to one server: one for calls, one for an event stream."""
+
+    def __init__(self, base_url: str, api_key: str, policy: Callable[[], RetryPolicy]) -> None:
+        self.base_url = base_url
+        self.proven = False  # has this server answered as a Core does?
+        self._policy = policy
+        self._key = api_key
+        # httpx.Headers shows no credentials in its repr, so no traceback with local variables does.
+        self._headers = httpx.Headers(
+            {
+                "Authorization": f"Bearer {api_key}",
+                "OpenAI-Beta": "agents=v1",
+                "Accept-Encoding": "identity",
+                "User-Agent": "pytest-core-rollouts",
+            }
+        )
+        proxy = proxy_for(base_url)
+        self._via = f" through the proxy {shown_proxy(proxy)} that the environment names" if proxy else ""
+        self._http = _open(proxy, tls=base_url.startswith("https:"))
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def send(self, call: Call, deadline: float | None) -> Reply:
+        """One try; returns the whole, successful answer. Raises AgentsAPIError.
+
+        Neither the server's pace nor the size of its answer can hold us: a try ends after the policy's `try_timeout`
+        or at `deadline`, and a body over `call.max_bytes` is given up.
+        """
+        async with self._faults_named(call, deadline):
+            response = await self._http.handle_async_request(self._request(call, self._policy().read_timeout))
+            try:
+                body = await _body(call, response)
+            finally:
+                await response.aclose()
+        return self._judged(call, Reply(response.status_code, response.headers, body))
+
+    @asynccontextmanager
+    async def stream(self, call: Call, deadline: float | None) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Opens an event stream, in one try; the chunks that arrive. Raises AgentsAPIError, StreamLost once open."""
+        async with self._faults_named(call, deadline):
+            response = await self._http.handle_async_request(self._request(call, self._policy().stream_silence))
+        try:
+            kind = response.headers.get("content-type", "")
+            if response.status_code != 200 or not kind.startswith("text/event-stream"):
+                async with self._faults_named(call, deadline):
+                    body = await _body(call, response)
+                reply = self._judged(call, Reply(response.status_code, response.headers, body))
+                raise InvalidResponse(
+                    f"HTTP {reply.status}, but no event stream: {printable(kind, 60) or 'no stated type'}",
+                    method=call.method,
+                    path=call.path,
+                    request_id=reply.request_id,
+                )
+            yield self._chunks(call, response)
+        finally:
+            await response.aclose()
+
+    async def _chunks(self, call: Call, response: httpx.Response) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in _stream(response):
+                yield chunk
+        except httpx.ReadTimeout:
+            problem = f"the event stream was silent for {self._policy().stream_silence:g} s"
+        except httpx.TransportError as error:
+            problem = f"the event stream broke off ({_cause(error)})"
+        else:
+            return
+        raise StreamLost(problem, method=call.method, path=call.path) from None
+
+    def _request(self, call: Call, read_timeout: float) -> httpx.Request:
+        headers = self._headers.copy()
+        headers["Accept"] = call.accept
+        if call.body is not None:
+            headers["Content-Type"] = "application/json"
+        if call.idempotency_key is not None:
+            headers["Idempotency-Key"] = call.idempotency_key
+        policy = self._policy()
+        timeouts = {
+            "connect": policy.connect_timeout,
+            "pool": policy.connect_timeout,
+            "read": read_timeout,
+            "write": policy.read_timeout,
+        }
+        return httpx.Request(
+            call.method,
+            self.base_url + call.path,
+            headers=headers,
+            content=call.body,
+            extensions={"timeout": timeouts},
+        )
+
+    def _judged(self, call: Call, reply: Reply) -> Reply:
+        if reply.status >= 300:
+            raise refusal(call, reply, self.base_url, proven=self.proven, secret=self._key)
+        return reply
+
+    @asynccontextmanager
+    async def _faults_named(self, call: Call, deadline: float | None) -> AsyncIterator[None]:
+        """Limits the time of a try and turns whatever breaks it into an error that names call, server and proxy."""
+        policy = self._policy()
+        left = policy.try_timeout if deadline is None else min(policy.try_timeout, deadline - policy.clock())
+        kind: type[ConnectionFailed] = ConnectionFailed
+        advice, permanent = None, False
+        if left <= 0:
+            raise DeadlinePassed("not sent, since the deadline has passed", method=call.method, path=call.path)
+        try:
+            async with TimeLimit(left):
+                yield
+        except TimeoutError:
+            kind = ConnectionFailed if left == policy.try_timeout else DeadlinePassed
+            problem = f"no complete answer from {self.base_url} within {left:.3g} s{self._via}"
+        except httpx.ConnectError as error:
+            permanent = isinstance(_root(error), ssl.SSLCertVerificationError)
+            problem = f"cannot connect to {self.base_url}{self._via} ({_cause(error)})"
+            if permanent:
+                advice = "set SSL_CERT_FILE to the certificate of the authority that signed the server's"
+            elif self._via:
+                advice = "is the proxy running, and meant for this server? (if not, set NO_PROXY)"
+            else:
+                advice = "is the Core running there?"
+        except httpx.ProxyError as error:
+            problem = f"cannot reach {self.base_url}{self._via} ({_cause(error)})"
+            advice = "set NO_PROXY if the Core can be reached directly"
+        except httpx.TransportError as error:
+            problem = f"no complete answer from {self.base_url}{self._via} ({_cause(error)})"
+        else:
+            return
+        # Without its cause: the frames of the HTTP library hold the key in their local variables.
+        fault = kind(problem, method=call.method, path=call.path, advice=advice)
+        fault.permanent = permanent
+        raise fault from None
+
+
+def _open(proxy: str | None, *, tls: bool) -> httpx.AsyncHTTPTransport:
+    try:
+        return httpx.AsyncHTTPTransport(
+            verify=_trusted() if tls or proxy else _trusting_nobody(),
+            limits=httpx.Limits(max_connections=2, max_keepalive_connections=2, keepalive_expiry=30.0),
+            proxy=proxy,
+        )
+    except ImportError:
+        raise ValueError(
+            f"the environment names the SOCKS proxy {shown_proxy(proxy or '')}: install httpx[socks] or set NO_PROXY"
+        ) from None
+    except ValueError:
+        raise ValueError(
+            f"the environment names the proxy {shown_proxy(proxy or '')}: expected http://, https:// or socks5://"
+        ) from None
+
+
+@functools.lru_cache(maxsize=1)
+def _trusted() -> ssl.SSLContext:
+    """One for the whole process: reading the authorities takes longer than a call. Honors SSL_CERT_FILE."""
+    return httpx.create_ssl_context()
+
+
+@functools.lru_cache(maxsize=1)
+def _trusting_nobody() -> ssl.SSLContext:
+    """For plain http, where none is used; should one ever be, every handshake fails."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+async def _body(call: Call, response: httpx.Response) -> bytes:
+    """The body within the call's cap. Of an error's body the beginning is enough."""
+    failed = response.status_code >= 300
+    limit = ERROR_LIMIT if failed else call.max_bytes
+    announced = response.headers.get("content-length", "")
+    if not failed and announced.isdecimal() and int(announced[:18]) > limit:
+        raise _too_large(call, response, f"{announced[:18]} bytes")
+    if response.headers.get("content-encoding", "identity").lower() != "identity":
+        raise InvalidResponse(
+            "the body is compressed although `identity` was asked for", method=call.method, path=call.path
+        )
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in _stream(response):
+        parts.append(chunk)
+        size += len(chunk)
+        if size > limit:
+            if failed:
+                break
+            raise _too_large(call, response, "more")
+    return b"".join(parts)
+
+
+def _too_large(call: Call, response: httpx.Response, size: str) -> TooLarge:
+    return TooLarge(
+        f"the body holds {size}, at most {call.max_bytes} bytes are read",
+        method=call.method,
+        path=call.path,
+        request_id=response.headers.get("x-request-id"),
+    )
+
+
+def _stream(response: httpx.Response) -> httpx.AsyncByteStream:
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    return response.stream
+
+
+def _root(error: BaseException) -> BaseException:
+    while error.__cause__ is not None or error.__context__ is not None:
+        error = error.__cause__ or error.__context__ or error
+    return error
+
+
+def _cause(error: httpx.TransportError) -> str:
+    """What broke, as far as the library says it: some of its errors are empty but for their class."""
+    text = str(error) or str(_root(error))
+    name = type(error).__name__
+    return f"{name}: {printable(text, 200)}" if text else name
