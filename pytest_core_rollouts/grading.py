@@ -81,8 +81,7 @@ class Reason:
     """One place where the answer differs.
 
     `path` leads there from the top of the object: `regions.north[2]`, with keys that are no plain words in quotes:
-    `totals["North East"]`. `expected` and `answered` are the whole values found there; `MISSING` and `NOTHING` stand for
-    none.
+    `totals["North East"]`. `expected` and `answered` are the whole values found there, or `NOTHING` and `MISSING`.
     """
 
     path: str
@@ -202,7 +201,7 @@ _DECODER: Final = json.JSONDecoder(
 
 
 def check_expected(expected: Any) -> None:
-    """Raise ValueError, with a path, unless this is a filled object of plain JSON values, so that an answer can match it.
+    """Raise ValueError, with a path, unless this is a filled object of plain JSON values, which an answer can match.
 
     Meant for values made in code. What `parse_json` read can only fail here by being no object, by being empty, or by
     two keys that are one in NFC.
@@ -320,8 +319,8 @@ def _decimal(number: Any) -> Decimal:
     return Decimal(repr(number) if isinstance(number, float) else number)
 
 
-# NFC makes a text at most 3 times and at least 1/4 as long. Texts further apart can't match, and are not normalized, since
-# a long run of combining marks takes quadratic time.
+# NFC makes a text at most 3 times and at least 1/4 as long. Texts further apart can't match, and are not normalized,
+# since a long run of combining marks takes quadratic time.
 _FORMS: Final = 12
 
 
