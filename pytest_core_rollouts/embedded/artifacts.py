@@ -1,0 +1,56 @@
+"""Artifacts: copies of a completed Turn's outputs, kept on disk until their Session is deleted."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .sandbox import Sandbox
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One published file. `path` is where it lay in the sandbox, `file` its immutable copy here."""
+
+    id: str
+    path: str
+    size: int
+    file: Path
+    session_id: str
+    environment_id: str
+    turn_id: str
+    created_at: int
+
+    def wire(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "agent.session.artifact",
+            "path": self.path,
+            "size_bytes": self.size,
+            "session_id": self.session_id,
+            "environment_id": self.environment_id,
+            "turn_id": self.turn_id,
+            "created_at": self.created_at,
+        }
+
+
+def capture(sandbox: Sandbox, into: Path, *, session_id: str, environment_id: str, turn_id: str) -> list[Artifact]:
+    """Copy the outputs into a new folder `into`. Raises OutputsRejected where the API's rules say so. Blocks."""
+    into.mkdir(mode=0o700, parents=True)
+    created_at = int(time.time())
+    return [
+        Artifact(
+            id=str(uuid.uuid4()),
+            path=captured.path,
+            size=captured.size,
+            file=captured.file,
+            session_id=session_id,
+            environment_id=environment_id,
+            turn_id=turn_id,
+            created_at=created_at,
+        )
+        for captured in sandbox.collect_outputs(into)
+    ]

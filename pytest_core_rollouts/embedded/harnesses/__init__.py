@@ -1,0 +1,13 @@
+"""Harnesses: what turns a user's input into work in a sandbox. One module each; a new one is added to `HARNESSES`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .base import Harness, InvalidConfig, Job, TurnFailed, Usage
+from .nop import Nop
+from .oracle import Oracle
+
+HARNESSES: Mapping[str, Harness] = {harness.name: harness for harness in (Oracle(), Nop())}
+
+__all__ = ["HARNESSES", "Harness", "InvalidConfig", "Job", "TurnFailed", "Usage"]

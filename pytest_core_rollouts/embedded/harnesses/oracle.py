@@ -1,0 +1,53 @@
+"""The oracle: runs a known solution instead of an agent, so that a task can be checked against itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .base import InvalidConfig, Job, TurnFailed, Usage
+
+if TYPE_CHECKING:
+    from pytest_core_rollouts.embedded.sandbox import Sandbox
+    from pytest_core_rollouts.embedded.trajectory import Trajectory
+
+
+_RUN = "cat >/tmp/solve.sh && exec bash /tmp/solve.sh </dev/null"
+
+
+class Oracle:
+    """`harness_config`: {"solution": TEXT}, a bash script that is run in /workspace at every Turn.
+
+    It runs from the sandbox's /tmp, outside the workspace, with an empty stdin.
+    """
+
+    name = "oracle"
+    protocols: tuple[str, ...] = ()
+
+    def check_config(self, config: Mapping[str, Any]) -> None:
+        for member in config:
+            if member != "solution":
+                raise InvalidConfig(f"The oracle knows no parameter '{member}', only 'solution'.", f".{member}")
+        solution = config.get("solution")
+        if not isinstance(solution, str) or not solution.strip():
+            raise InvalidConfig("The oracle needs the solution: the text of a bash script.", ".solution")
+
+    async def run(self, job: Job, sandbox: Sandbox, trajectory: Trajectory) -> Usage | None:
+        solution: str = job.config["solution"]
+        command = trajectory.command("bash solution/solve.sh")
+        done = await sandbox.run(["bash", "-c", _RUN], env=job.env, stdin=solution.encode(), on_output=command.output)
+        command.finish(done.output, done.returncode)
+        if done.killed:
+            raise TurnFailed("sandbox_error", f"The sandbox was killed: {done.killed}.")
+        if done.returncode:
+            message = f"The solution exited with status {done.returncode}{_last_line(done.output)}"
+            trajectory.assistant(message)
+            raise TurnFailed("internal_error", message)
+        trajectory.assistant("The solution ran to its end.")
+        return None
+
+
+def _last_line(output: bytes) -> str:
+    """What a failed script said last, to go behind its exit status."""
+    lines = output.decode("utf-8", "replace").strip().splitlines()
+    return f": {lines[-1][:200]}" if lines else " and said nothing"

@@ -1,0 +1,185 @@
+"""Start and end the embedded Core's process. Standard library alone, so that importing it costs nothing."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import secrets
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+HARNESSES = ("oracle", "nop")  # what the embedded Core serves
+
+_BACKLOG = 1024
+_STOP_S = 10.0  # how long the process may take to kill its sandboxes and remove their folders
+_PASSED_ON = ("HOME", "LANG", "LANGUAGE", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR", "TZ", "VIRTUAL_ENV")
+_PASSED_ON_PREFIXES = ("LC_", "LD_LIBRARY_", "COVERAGE_")
+
+
+class EmbeddedCoreError(Exception):
+    """The embedded Core could not be started; str: what is missing and the remedy."""
+
+
+class EmbeddedCore:
+    """A Core on loopback: first its address and key, later (`start`) its process.
+
+    Whoever connects before the process is there waits in the socket's backlog.
+    """
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener: socket.socket | None = listener
+        self.base_url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        self.api_key = secrets.token_urlsafe(32)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._scratch: Path | None = None
+        self._log: IO[bytes] | None = None
+
+    @classmethod
+    def reserve(cls) -> EmbeddedCore:
+        """A listening socket on a random port of 127.0.0.1 and a random key; no process yet."""
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+        return cls(listener)
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id, once it was started."""
+        return self._process.pid if self._process else None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(
+        self, *, hidden: Sequence[Path] = (), default_harness: str | None = "oracle", timeout: float = 30
+    ) -> None:
+        """Start the process and wait until it serves; at most `timeout` seconds.
+
+        `hidden`: folders of the host that no sandbox may show, the tasks above all. Raises EmbeddedCoreError with the
+        remedy when the extra is not installed or no sandbox can be made.
+        """
+        if self._listener is None or self._process is not None:
+            raise EmbeddedCoreError("The embedded Core was started already, or closed: reserve another one.")
+        if not sys.platform.startswith("linux"):
+            raise EmbeddedCoreError("The embedded Core runs on Linux alone: its sandboxes are Linux namespaces.")
+        self._scratch = Path(tempfile.mkdtemp(prefix="pytest-core-rollouts-"))
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
+        atexit.register(self.stop)
+        settings = {
+            "api_key": self.api_key,
+            "listener": self._listener.fileno(),
+            "parent": os.getpid(),
+            "scratch": str(self._scratch),
+            "hidden": [str(path) for path in hidden],
+            "default_harness": default_harness,
+        }
+        try:
+            self._process = self._spawn(self._listener.fileno())
+            self._send(settings)
+            self._await_ready(time.monotonic() + timeout)
+        except BaseException:
+            self.stop()
+            raise
+        self._listener.close()  # the process's copy is the one that serves: when it is gone, connections are refused
+        self._listener = None
+
+    def stop(self) -> None:
+        """End the process and all its sandboxes, remove their folders. Repeatable; also done at exit."""
+        atexit.unregister(self.stop)
+        self.close()
+        process = self._process
+        if process is not None and process.stdin is not None and process.stdout is not None:
+            with contextlib.suppress(BrokenPipeError):  # it is gone already
+                process.stdin.close()
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()
+        if self._log is not None:
+            self._log.close()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def close(self) -> None:
+        """Give up the reserved socket, when no process has taken it over."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def errors(self) -> str:
+        """What the process wrote to its standard error last (at most 8 KiB); "" when there is nothing."""
+        if self._log is None or self._log.closed:
+            return ""
+        size = os.fstat(self._log.fileno()).st_size
+        tail = os.pread(self._log.fileno(), 8192, max(0, size - 8192))
+        return tail.decode("utf-8", "replace").strip()
+
+    def _spawn(self, listener: int) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-m", "pytest_core_rollouts.embedded"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                cwd="/",
+                env=_environment(),
+                pass_fds=[listener],
+                start_new_session=True,  # Ctrl-C is for us: we still cancel and delete then
+            )
+        except OSError as error:
+            raise EmbeddedCoreError(f"The embedded Core could not be started: {sys.executable}: {error}") from error
+
+    def _send(self, settings: dict[str, Any]) -> None:
+        """The settings go through stdin: arguments and environment can be read by others."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it died at once; why is read next
+            self._process.stdin.write(json.dumps(settings).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _await_ready(self, deadline: float) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        line = b""
+        while not line.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
+                raise EmbeddedCoreError(f"The embedded Core was not ready in time.{self._details()}")
+            chunk = os.read(self._process.stdout.fileno(), 65536)
+            if not chunk:
+                raise EmbeddedCoreError(f"The embedded Core ended while it started.{self._details()}")
+            line += chunk
+        answer = json.loads(line)
+        if "error" in answer:
+            raise EmbeddedCoreError(answer["error"])
+
+    def _details(self) -> str:
+        said = self.errors()
+        return f" It said:\n{said}" if said else ""
+
+
+def _environment() -> dict[str, str]:
+    """The process's environment: no keys, and the package importable from where it was imported here."""
+    kept = {
+        name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)
+    }
+    package_parent = str(Path(__file__).resolve().parents[2])
+    kept["PYTHONPATH"] = os.pathsep.join(filter(None, (package_parent, kept.get("PYTHONPATH"))))
+    return kept

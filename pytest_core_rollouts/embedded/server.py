@@ -1,0 +1,134 @@
+"""The embedded Core's process: one event loop that serves HTTP and runs the sandboxes, until its parent is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvicorn
+
+from .app import make_app
+from .sandbox import Isolation, SandboxUnavailable
+from .sessions import Runtime
+from .store import Store
+
+__all__ = ["SandboxUnavailable", "Settings", "serve"]
+
+_PARENT_CHECK_S = 1.0
+_IDLE_CONNECTION_S = 75
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the parent says on the first line of stdin."""
+
+    api_key: str = field(repr=False)
+    listener: int  # fd of a listening socket
+    parent: int  # pid
+    scratch: str  # an empty private folder of ours
+    hidden: list[str] = field(default_factory=list)
+    default_harness: str | None = None
+
+
+def serve(settings: Settings, ready: Callable[[], None]) -> None:
+    """Serve until stdin closes, the parent is gone or SIGTERM comes; then kill every sandbox and remove the scratch.
+
+    Calls `ready` once requests are served. Raises SandboxUnavailable before that.
+    """
+    scratch = Path(settings.scratch)
+    try:
+        hidden = [*(Path(path) for path in settings.hidden), scratch]
+        asyncio.run(_serve(settings, Isolation.probe(hidden=hidden), ready))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+async def _serve(settings: Settings, isolation: Isolation, ready: Callable[[], None]) -> None:
+    cores = os.cpu_count() or 1
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(4 * cores, thread_name_prefix="files"))
+    store = Store(_make_runtime(isolation, Path(settings.scratch), cores))
+    config = uvicorn.Config(
+        make_app(store, settings.api_key, settings.default_harness),
+        access_log=False,
+        backlog=1024,
+        date_header=False,
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=1,
+        timeout_keep_alive=_IDLE_CONNECTION_S,
+        ws="none",
+    )
+    server = _Server(config, ready)
+    _stop_with_parent(loop, server, settings.parent)
+    with socket.socket(fileno=settings.listener) as listener:
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        await server.stopping.wait()
+        await store.close()  # also ends the event streams, which would keep their connections open
+        server.should_exit = True
+        await serving
+
+
+def _make_runtime(isolation: Isolation, scratch: Path, cores: int) -> Runtime:
+    sessions, artifacts = scratch / "sessions", scratch / "artifacts"
+    for folder in (sessions, artifacts):
+        folder.mkdir(mode=0o700)
+    return Runtime(
+        isolation=isolation,
+        sessions=sessions,
+        artifacts=artifacts,
+        writing=asyncio.Semaphore(2 * cores),
+        preparing=asyncio.Semaphore(2 * cores),
+        running=asyncio.Semaphore(4 * cores),
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without signal handlers of its own, saying when it serves."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.stopping = asyncio.Event()
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _stop_with_parent(loop: asyncio.AbstractEventLoop, server: _Server, parent: int) -> None:
+    """Three ways to hear that nobody needs us: SIGTERM, the end of stdin, and a parent that has changed.
+
+    The last is for a stdin that some other child of the parent still holds open.
+    """
+    loop.add_signal_handler(signal.SIGTERM, server.stopping.set)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C reaches the whole group; the client decides
+
+    def read_stdin() -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            loop.remove_reader(sys.stdin.fileno())
+            server.stopping.set()
+
+    def check_parent() -> None:
+        if os.getppid() != parent:
+            server.stopping.set()
+        else:
+            loop.call_later(_PARENT_CHECK_S, check_parent)
+
+    loop.add_reader(sys.stdin.fileno(), read_stdin)
+    check_parent()

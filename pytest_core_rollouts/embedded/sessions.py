@@ -1,0 +1,344 @@
+"""A Session's life: prepared, then idle, a Turn at a time, deleted. All state changes on the event loop's thread.
+
+created ──prepare──> ready ──input──> Turn queued ──> in_progress ──> completed | failed | cancelled ──> ready ...
+   └──> failed (no Turn)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from .artifacts import Artifact, capture
+from .creation import CreateRequest
+from .environment import Environment, SetupCommand
+from .errors import conflict
+from .events import EventBus
+from .harnesses import Job, TurnFailed
+from .inputs import Message
+from .sandbox import Isolation, OutputsRejected, Sandbox
+from .trajectory import Item
+from .turns import Turn, total_usage
+from .wire import agent_wire, environment_wire
+
+INPUT_DEADLINE_S = 300.0  # how long input may wait for its Environment
+
+_PENDING = "Earlier input to this Session is still pending."
+_BUSY = "The Turn cannot accept this input in its current state."
+_NOT_DELETABLE = "session must be durably idle or failed without required actions before deletion"
+
+_logger = logging.getLogger(__name__)
+
+
+class EnvironmentFailed(Exception):
+    """A sandbox could not be prepared; str: why, for the Session's `error`."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What all Sessions share. Work that needs the machine waits for a slot, so that Sessions may be many."""
+
+    isolation: Isolation
+    sessions: Path  # a folder each
+    artifacts: Path  # a folder each
+    writing: asyncio.Semaphore  # sandboxes whose files are being written
+    preparing: asyncio.Semaphore  # sandboxes that run setup commands
+    running: asyncio.Semaphore  # sandboxes that run a Turn
+
+
+class Session:
+    """One Session. Its public methods never block, except for `admit` while the sandbox is being prepared."""
+
+    def __init__(self, request: CreateRequest, runtime: Runtime) -> None:
+        self.id = str(uuid.uuid4())
+        self.agent_id = str(uuid.uuid4())
+        self.environment_id = str(uuid.uuid4())
+        self.created_at = self.last_active_at = int(time.time())
+        self.metadata: Mapping[str, str] = request.metadata
+        self.files = tuple((str(uuid.uuid4()), file.path, len(file.data)) for file in request.environment.files)
+        self.request = replace(request, environment=replace(request.environment, files=()))  # their bytes are not kept
+        self.turns: list[Turn] = []
+        self.items: list[Item] = []
+        self.artifacts: list[Artifact] = []
+        self._batches: dict[str, str] = {}  # idempotency key -> digest of the batch admitted with it
+        self.environment_status = "pending"
+        self.failure: str | None = None  # why the Environment failed
+        self.bus = EventBus()
+        self._runtime = runtime
+        self._folder = runtime.sessions / self.id
+        self._pending: tuple[Message, ...] = request.messages
+        self._prepared = asyncio.Event()
+        self._sandbox: Sandbox | None = None
+        self._task: asyncio.Task[None] | None = None  # what the Session is at: preparing or a Turn
+
+    # What the API shows
+
+    @property
+    def turn(self) -> Turn | None:
+        return self.turns[-1] if self.turns else None
+
+    @property
+    def status(self) -> str:
+        if self.failure is not None or (self.turn and self.turn.status == "failed"):
+            return "failed"
+        return "in_progress" if self.turn and not self.turn.ended else "idle"
+
+    @property
+    def error(self) -> str | None:
+        if self.failure is not None:
+            return self.failure
+        return "The execution could not complete." if self.status == "failed" else None
+
+    @property
+    def deletable(self) -> bool:
+        return not self._pending and (self.turn is None or self.turn.ended)
+
+    # What the API asks for
+
+    def start(self, environment: Environment) -> None:
+        """Prepare the sandbox; initial input starts the first Turn when that is done."""
+        self._publish_session("created")
+        self._publish_environment("pending")
+        self._task = asyncio.create_task(self._prepare(environment))
+
+    async def admit(self, messages: tuple[Message, ...]) -> None:
+        """Start a Turn with these messages; while the sandbox is being prepared, wait for it.
+
+        Raises APIError (409) when input is pending, a Turn is under way or the Environment failed.
+        """
+        if self.failure is not None:
+            raise conflict("the hosted environment failed to provision")
+        if self._pending:
+            raise conflict(_PENDING)
+        if self.turn and not self.turn.ended:
+            raise conflict(_BUSY)
+        if self._prepared.is_set():
+            self._begin_turn(messages)
+            return
+        self._pending = messages
+        await self._prepared.wait()
+        if self.failure is not None:
+            raise conflict("The environment is no longer available for new input.", code="environment_unavailable")
+
+    @contextmanager
+    def admission(self, key: str | None, digest: str) -> Iterator[bool]:
+        """Around the admission of a batch: whether it is new. Its key is forgotten when the batch is refused.
+
+        Raises APIError (409) when `key` came with another batch before.
+        """
+        if key is not None and key in self._batches:
+            if self._batches[key] != digest:
+                raise conflict("This idempotency key was used with different input.", code="idempotency_conflict")
+            yield False
+            return
+        if key is not None:
+            self._batches[key] = digest
+        try:
+            yield True
+        except BaseException:
+            if key is not None:
+                del self._batches[key]
+            raise
+
+    def cancel(self) -> None:
+        """Ask the Turn to stop; without one nothing happens.
+
+        Raises APIError (409) while input waits for its sandbox.
+        """
+        if self._pending:
+            raise conflict(_PENDING)
+        turn = self.turn
+        if turn is None or turn.ended or turn.settling or self._task is None:
+            return
+        if turn.status == "queued":
+            self._end_turn(turn, "cancelled")
+        turn.cancelling = True
+        self._task.cancel()
+
+    def check_deletable(self) -> None:
+        if not self.deletable:
+            raise conflict(_NOT_DELETABLE)
+
+    async def destroy(self) -> None:
+        """Stop all work, close the streams, remove sandbox and Artifacts. Repeatable."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        self.bus.close()
+        await asyncio.to_thread(self._remove)
+
+    def kill(self) -> None:
+        """Kill the sandbox's processes, now."""
+        if self._sandbox is not None:
+            self._sandbox.kill()
+
+    # Preparation
+
+    async def _prepare(self, environment: Environment) -> None:
+        try:
+            await asyncio.wait_for(self._prepare_sandbox(environment), INPUT_DEADLINE_S)
+        except asyncio.TimeoutError:
+            self._fail(f"The environment was not ready within {INPUT_DEADLINE_S:.0f} seconds.")
+        except EnvironmentFailed as error:
+            self._fail(str(error))
+        except OSError as error:
+            self._fail(f"The environment's files could not be written: {error.strerror or error}.")
+        except Exception:
+            _logger.exception("session %s: preparing its sandbox failed", self.id)
+            self._fail("The environment failed to initialize: an internal error.")
+        else:
+            self._publish_environment("ready")
+            self._publish_environment("connected")
+            self._task = None
+            messages, self._pending = self._pending, ()
+            self._prepared.set()
+            if messages:
+                self._begin_turn(messages)
+
+    async def _prepare_sandbox(self, environment: Environment) -> None:
+        async with self._runtime.writing:
+            self._sandbox = sandbox = await asyncio.to_thread(self._make_sandbox, environment)
+        if environment.setup_commands:
+            async with self._runtime.preparing:
+                for index, command in enumerate(environment.setup_commands):
+                    await self._set_up(sandbox, index, command)
+
+    def _make_sandbox(self, environment: Environment) -> Sandbox:
+        self._folder.mkdir(mode=0o700)
+        sandbox = Sandbox(self._runtime.isolation, self._folder)
+        sandbox.write_files((file.path, file.data) for file in environment.files)
+        return sandbox
+
+    async def _set_up(self, sandbox: Sandbox, index: int, command: SetupCommand) -> None:
+        argv = ["bash", "-c", 'cd -- "$1" && exec bash -c "$2"', "setup", command.cwd, command.command]
+        done = await sandbox.run(argv, env=self.request.environment.env)
+        if done.returncode or done.killed:
+            said = done.output.decode("utf-8", "replace").strip()[-500:] or "(no output)"
+            how = done.killed or f"exit status {done.returncode}"
+            raise EnvironmentFailed(f"setup_commands[{index}] failed ({how}): {said}")
+
+    def _fail(self, reason: str) -> None:
+        self.failure = reason
+        self._pending = ()
+        self._touch()
+        self.kill()
+        error = {"type": "environment_error", "code": "environment_connection_failed", "message": reason}
+        self._publish_environment("failed", error)
+        error = {"type": "environment_error", "code": "sandbox_error", "message": reason}
+        self._publish("error", {"error": {**error, "param": None}})
+        self._publish_session("failed")
+        self._prepared.set()
+        self.bus.close()
+
+    # Turns
+
+    def _begin_turn(self, messages: tuple[Message, ...]) -> None:
+        turn = Turn(self.id, self.agent_id, self.items, self._publish)
+        self.turns.append(turn)
+        self._touch()
+        self._publish_turn("created", turn)
+        for message in messages:
+            turn.trajectory.user(message)
+        self._publish_session("in_progress")
+        request = self.request
+        job = Job(
+            prompt="\n\n".join(message.text for message in messages),
+            model=request.model,
+            instructions=request.instructions,
+            config=request.harness_config,
+            env=request.environment.env,
+            model_provider=request.model_provider,
+        )
+        self._task = asyncio.create_task(self._run_turn(turn, job))
+
+    async def _run_turn(self, turn: Turn, job: Job) -> None:
+        sandbox = self._sandbox
+        assert sandbox is not None
+        try:
+            async with self._runtime.running:
+                turn.start()
+                self._publish_turn("in_progress", turn)
+                turn.usage = await self.request.harness.run(job, sandbox, turn.trajectory)
+                turn.settling = True  # from here on completion wins over a cancellation
+                artifacts = await asyncio.to_thread(self._capture, turn, sandbox)
+        except asyncio.CancelledError:
+            sandbox.kill()
+            if not turn.cancelling:
+                raise  # the Session is being destroyed
+            if not turn.ended:
+                self._end_turn(turn, "cancelled")
+        except TurnFailed as failure:
+            self._end_turn(turn, "failed", failure.code, str(failure))
+        except OutputsRejected as rejection:
+            self._end_turn(turn, "failed", "sandbox_error", f"The outputs were rejected: {rejection}")
+        except Exception:
+            _logger.exception("session %s: turn %s failed", self.id, turn.id)
+            self._end_turn(turn, "failed", "internal_error", "The embedded Core failed; see its standard error.")
+        else:
+            self.artifacts.extend(artifacts)
+            self._end_turn(turn, "completed")
+
+    def _capture(self, turn: Turn, sandbox: Sandbox) -> list[Artifact]:
+        folder = self._runtime.artifacts / self.id / turn.id
+        return capture(sandbox, folder, session_id=self.id, environment_id=self.environment_id, turn_id=turn.id)
+
+    def _end_turn(self, turn: Turn, status: str, code: str | None = None, message: str = "") -> None:
+        turn.end(status, {"code": code, "message": message} if code else None)
+        self._touch()
+        self._publish_turn(status, turn, usage=turn.usage)
+        self._publish_session("failed" if status == "failed" else "idle")
+
+    # Events
+
+    def _publish(self, type: str, members: Mapping[str, Any]) -> None:
+        self.bus.publish(type, {"session_id": self.id, **members})
+
+    def _publish_session(self, state: str) -> None:
+        if self.bus.listened_to:
+            self.bus.publish(f"agent.session.{state}", {"session": self.wire()})
+
+    def _publish_turn(self, state: str, turn: Turn, **members: Any) -> None:
+        if self.bus.listened_to:
+            self._publish(f"agent.session.turn.{state}", {"turn_id": turn.id, "turn": turn.wire(), **members})
+
+    def _publish_environment(self, status: str, error: Mapping[str, str] | None = None) -> None:
+        self.environment_status = status
+        state = {"id": self.environment_id, "type": "openai_hosted", "status": status, "error": error}
+        self._publish(f"agent.session.environment.{status}", {"turn_id": None, "environment": state})
+
+    def _touch(self) -> None:
+        self.last_active_at = int(time.time())
+
+    def _remove(self) -> None:
+        if self._sandbox is not None:
+            self._sandbox.destroy()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._runtime.artifacts / self.id, ignore_errors=True)
+
+    # Shapes
+
+    def wire(self) -> dict[str, Any]:
+        """The API's Session; times are Unix seconds."""
+        return {
+            "id": self.id,
+            "object": "agent.session",
+            "status": self.status,
+            "error": self.error,
+            "agent": agent_wire(self.agent_id, self.request),
+            "environment": environment_wire(self.environment_id, self.files),
+            "metadata": self.metadata,
+            "required_actions": [],
+            "usage": total_usage(self.turns),
+            "vault_ids": [],
+            "created_at": self.created_at,
+            "last_active_at": self.last_active_at,
+        }

@@ -1,0 +1,75 @@
+"""All Sessions of this Core: created once for each idempotency key, listed, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from .creation import CreateRequest
+from .errors import conflict, not_found
+from .sessions import Runtime, Session
+
+
+class Store:
+    """Sessions by id, oldest first."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._sessions: dict[str, Session] = {}
+        self._created: dict[str, tuple[str, str]] = {}  # idempotency key -> (digest of the request, Session's id)
+        self._deleted: set[str] = set()
+        self._cleanups: set[asyncio.Task[None]] = set()
+
+    def create(
+        self, request: CreateRequest, key: str | None, on_new: Callable[[Session], None] = lambda _: None
+    ) -> Session:
+        """A new Session, prepared in the background; or the one that `key` and the same request made before.
+
+        `on_new` is called with a new Session before anything happens in it. Raises APIError (409) when `key` came with
+        another request, or its Session was deleted.
+        """
+        if key is not None and key in self._created:
+            digest, session_id = self._created[key]
+            if digest != request.digest:
+                raise conflict("This idempotency key was used with different input.", code="idempotency_conflict")
+            if session_id in self._deleted:
+                raise conflict("The Session of this idempotency key was deleted.", code="idempotency_conflict")
+            return self._sessions[session_id]
+        session = Session(request, self._runtime)
+        self._sessions[session.id] = session
+        if key is not None:
+            self._created[key] = (request.digest, session.id)
+        on_new(session)
+        session.start(request.environment)
+        return session
+
+    def get(self, session_id: str) -> Session:
+        """Raises APIError (404)."""
+        try:
+            return self._sessions[session_id]
+        except KeyError:
+            raise not_found() from None
+
+    def all(self) -> list[Session]:
+        return list(self._sessions.values())
+
+    def delete(self, session_id: str) -> None:
+        """Delete a Session; its sandbox and Artifacts are removed in the background. A repeat changes nothing.
+
+        Raises APIError: 404, or 409 while the Session is busy.
+        """
+        if session_id in self._deleted:
+            return
+        session = self.get(session_id)
+        session.check_deletable()
+        del self._sessions[session_id]
+        self._deleted.add(session_id)
+        cleanup = asyncio.create_task(session.destroy())
+        self._cleanups.add(cleanup)
+        cleanup.add_done_callback(self._cleanups.discard)
+
+    async def close(self) -> None:
+        """Kill everything that runs, end every stream, and wait until the cleaning up is done."""
+        for session in self._sessions.values():
+            session.kill()
+        await asyncio.gather(*(session.destroy() for session in self._sessions.values()), *self._cleanups)

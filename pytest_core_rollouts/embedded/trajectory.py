@@ -1,0 +1,111 @@
+"""A Turn's Items: what the user said and what the agent did, in the wire's shapes, announced as they happen."""
+
+from __future__ import annotations
+
+import codecs
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .inputs import Message
+
+Item = dict[str, Any]
+Publish = Callable[[str, Mapping[str, Any]], None]
+
+_TURN = "agent.session.turn"
+_IN_PROGRESS, _COMPLETED, _FAILED, _INCOMPLETE = "in_progress", "completed", "failed", "incomplete"
+
+
+class Trajectory:
+    """Writes one Turn's Items into its Session's list. A harness reports here, from the event loop's thread alone."""
+
+    def __init__(self, turn_id: str, items: list[Item], publish: Publish) -> None:
+        self._turn_id = turn_id
+        self._items = items
+        self._publish = publish
+        self._outputs = 0
+        self._open: list[Item] = []
+
+    def user(self, message: Message) -> None:
+        """A message of the user; complete from the start and without an output index."""
+        content = [{"type": "input_text", "text": part} for part in message.parts]
+        item = {**self._message("user", content), "status": _COMPLETED}
+        self._items.append(item)
+        self._announce("item.added", item=item, output_index=None)
+
+    def assistant(self, text: str, *, phase: str | None = "final_answer") -> None:
+        """A complete message of the agent; `phase`: "commentary", "final_answer" or None (not known)."""
+        item = {**self._message("assistant", []), "phase": phase}
+        index = self._add(item)
+        where = {"item_id": item["id"], "output_index": index, "content_index": 0}
+        self._announce("content_part.added", **where, part={"type": "output_text", "text": ""})
+        self._announce("output_text.delta", **where, delta=text)
+        self._announce("output_text.done", **where, text=text)
+        part = {"type": "output_text", "text": text}
+        self._announce("content_part.done", **where, part=part)
+        item["content"] = [part]
+        self._close(item, index, _COMPLETED)
+
+    def command(self, command: str, *, cwd: str = "/workspace") -> Command:
+        """A command that the agent has just started."""
+        item = {
+            **self._base("command_execution"),
+            "command": command,
+            "cwd": cwd,
+            "duration_ms": None,
+            "exit_code": None,
+            "output": None,
+        }
+        return Command(self, item, self._add(item))
+
+    def interrupt(self) -> None:
+        """The Turn ends: what is unfinished stays, marked incomplete."""
+        for item in self._open:
+            item["status"] = _INCOMPLETE
+        self._open.clear()
+
+    def _base(self, type: str) -> Item:
+        return {"id": f"item_{uuid.uuid4().hex}", "type": type, "turn_id": self._turn_id, "status": _IN_PROGRESS}
+
+    def _message(self, role: str, content: list[dict[str, str]]) -> Item:
+        return {**self._base("message"), "role": role, "content": content, "phase": None}
+
+    def _add(self, item: Item) -> int:
+        index, self._outputs = self._outputs, self._outputs + 1
+        self._items.append(item)
+        self._open.append(item)
+        self._announce("item.added", item=item, output_index=index)
+        return index
+
+    def _close(self, item: Item, index: int, status: str) -> None:
+        item["status"] = status
+        self._open = [other for other in self._open if other is not item]
+        self._announce("item.done", item=item, output_index=index)
+
+    def _announce(self, event: str, **members: Any) -> None:
+        self._publish(f"{_TURN}.{event}", {"turn_id": self._turn_id, **members})
+
+
+class Command:
+    """A command that runs: its output as it comes, then its end."""
+
+    def __init__(self, trajectory: Trajectory, item: Item, index: int) -> None:
+        self._trajectory = trajectory
+        self._item = item
+        self._index = index
+        self._started = time.monotonic()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def output(self, data: bytes) -> None:
+        """More output, for listeners; the finished Item's `output` is what counts."""
+        if delta := self._decoder.decode(data):
+            members = {"item_id": self._item["id"], "output_index": self._index, "delta": delta}
+            turn = {"turn_id": self._item["turn_id"]}
+            self._trajectory._publish("agent.output.command_execution_output.delta", {**turn, **members})
+
+    def finish(self, output: bytes, exit_code: int) -> None:
+        self._item["output"] = output.decode("utf-8", "replace")
+        self._item["exit_code"] = exit_code
+        self._item["duration_ms"] = round((time.monotonic() - self._started) * 1000)
+        self._trajectory._close(self._item, self._index, _COMPLETED if exit_code == 0 else _FAILED)
