@@ -1,3 +1,64 @@
 """What pytest calls: hooks that hand over, nothing else."""
 
 from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_core_rollouts import options
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    options.add_options(parser)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, object, object]:
+    options.take_bare_values(early_config, parser, args)
+    from pytest_core_rollouts import collect, settings
+
+    collect.refuse_inside_task(early_config, settings.roots_of(early_config))
+    result = yield
+    options.add_bare_options(parser)
+    return result
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    from pytest_core_rollouts import session, settings
+
+    config.addinivalue_line("markers", "rollout(task, harness, model, agent, sample): one rollout of a task")
+    config.stash[settings.settings_key] = asked = settings.read_settings(config)
+    if asked.asked:
+        session.begin(config, asked)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    from pytest_core_rollouts import session
+
+    return session.header(config)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    from pytest_core_rollouts import collect
+
+    return collect.ignore(collection_path, config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    from pytest_core_rollouts import collect
+
+    return collect.directory(path, parent)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    from pytest_core_rollouts import collect
+
+    collect.tame_foreign_xfails(items)

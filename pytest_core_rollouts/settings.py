@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pytest_core_rollouts.agent_file import AgentError, load_agent
 from pytest_core_rollouts.gate import Gate, GateError, parse_gate
 from pytest_core_rollouts.matrix import HARNESS_PROTOCOLS, MODELLESS, Agent, MatrixError, check_distinct
 from pytest_core_rollouts.options import BY_NAME, OPTIONS, Layered
@@ -63,7 +62,7 @@ class Settings:
     @property
     def soft(self) -> bool:
         """Whether a gate, and not each rollout's own assertion, decides about rewards."""
-        return any(not gate.each for gate in self.gates)
+        return any(not gate.asserts_each for gate in self.gates)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -74,7 +73,7 @@ class Settings:
 def read_settings(config: pytest.Config) -> Settings:
     """Check everything that was asked for; a `pytest.UsageError` says in one line what is wrong and what to do."""
     reader = _Reader(config)
-    roots = _roots(config)
+    roots = roots_of(config)
     if not (reader.any_option() or config.getini("rollout_run") or _names_a_root(config, roots)):
         return Settings(roots=roots)  # nothing else is looked at: a mistake in here must not cost anybody their tests
     core = reader.text("core") or os.environ.get("OPENAI_BASE_URL") or None
@@ -215,7 +214,7 @@ def _labels(texts: Sequence[str]) -> dict[str, str]:
 # ---- the tasks roots, and whether rollouts were asked for
 
 
-def _roots(config: pytest.Config) -> tuple[Path, ...]:
+def roots_of(config: pytest.Config) -> tuple[Path, ...]:
     given: list[Path] | None = config.getini("rollout_tasks")
     return tuple(dict.fromkeys(Path(os.path.normpath(root)) for root in given or (config.rootpath / "tasks",)))
 
@@ -281,6 +280,8 @@ def _agent(reader: _Reader, harness: str, model: str) -> Agent:
 
 
 def _agent_file(reader: _Reader, file: str) -> Agent:
+    from pytest_core_rollouts.agent_file import AgentError, load_agent  # YAML is loaded only where it is wanted
+
     base = reader.config.invocation_params.dir if reader.option("agent") is not None else reader.config.rootpath
     try:
         agent = load_agent(base / file)

@@ -1,0 +1,253 @@
+"""Task folders as pytest nodes: TaskDirectory → TaskFile → RolloutItem."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_core_rollouts.explain import explain_fault, explain_wrong
+from pytest_core_rollouts.matrix import Agent
+from pytest_core_rollouts.rollout import Outcome
+from pytest_core_rollouts.settings import Settings, settings_key
+from pytest_core_rollouts.tasks import Task, TaskError, is_task, load_task
+
+TASK_FILES = ("instruction.md", "expected.json", "grader.py", "task.yaml")
+"""Any of these makes a folder within a tasks root a task, if perhaps half a one."""
+
+tags_key = pytest.StashKey[set[str]]()
+run_key = pytest.StashKey["ResultSource"]()
+
+
+class ResultSource:
+    """Where an item gets its result from; the run in this process puts one into `config.stash[run_key]`."""
+
+    def outcome_of(self, item: RolloutItem) -> Outcome:
+        """Wait for the item's rollout. EngineStopped: it will not run."""
+        raise NotImplementedError
+
+
+class WrongAnswer(AssertionError):
+    """The rollout was graded and its reward is below 1."""
+
+
+class RolloutFault(pytest.fail.Exception):
+    """The rollout has no reward: pytest's ERROR."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, pytrace=False)
+
+
+# ---- which folders are tasks
+
+
+def root_of(path: Path, roots: tuple[Path, ...]) -> Path | None:
+    """The tasks root that `path` is or lies in; of nested ones the innermost."""
+    within = [root for root in roots if path.is_relative_to(root)]
+    return max(within, key=lambda root: len(root.parts), default=None)
+
+
+def is_task_folder(path: Path, roots: tuple[Path, ...]) -> bool:
+    """A complete task anywhere; within a tasks root, half a task too: it is an error there, not silence."""
+    if is_task(path):
+        return True
+    return root_of(path, roots) is not None and any((path / name).is_file() for name in TASK_FILES)
+
+
+def task_id(path: Path, roots: tuple[Path, ...], rootpath: Path) -> str:
+    """The folder's path relative to its tasks root, else to the rootdir; `sql/joins`."""
+    base = root_of(path, roots) or rootpath
+    relative = Path(os.path.relpath(path, base)).as_posix()
+    return path.name if relative == "." else relative
+
+
+def inside_task(path: Path, roots: tuple[Path, ...]) -> Path | None:
+    """The task folder that `path` lies in, if it is neither the folder itself nor its instruction."""
+    for folder in path.parents:
+        if is_task_folder(folder, roots):
+            return None if path == folder / "instruction.md" else folder
+    return None
+
+
+def refuse_inside_task(config: pytest.Config, roots: tuple[Path, ...]) -> None:
+    """What lies in a task folder is data for the sandbox: it must never be imported or run here."""
+    here = config.invocation_params.dir
+    for argument in config.known_args_namespace.file_or_dir or ["."]:
+        path = Path(os.path.normpath(here / argument.split("::")[0]))
+        if (folder := inside_task(path, roots)) is not None:
+            raise pytest.UsageError(f"{path} lies in a task folder, where nothing is a test; name the folder: {folder}")
+
+
+def ignore(path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the tasks nobody asked for, and links that lead to tasks which are collected anyway."""
+    settings = config.stash[settings_key]
+    if not path.is_dir():
+        return None
+    if path.is_symlink() and root_of(path, settings.roots) is not None:
+        target = path.resolve()
+        roots = tuple(root.resolve() for root in settings.roots)
+        if any(target.is_relative_to(root) or root.is_relative_to(target) for root in roots):
+            warnings.warn(pytest.PytestCollectionWarning(f"{path} is a link to {target}, which is collected there"), stacklevel=2)
+            return True
+    if not settings.asked and is_task_folder(path, settings.roots):
+        return True
+    return None
+
+
+def directory(path: Path, parent: pytest.Collector) -> TaskDirectory | None:
+    """A collector for a task folder, None for any other."""
+    settings = parent.config.stash[settings_key]
+    if settings.asked and is_task_folder(path, settings.roots):
+        return TaskDirectory.from_parent(parent, path=path)
+    return None
+
+
+def count_tasks(roots: tuple[Path, ...]) -> int:
+    """How many task folders the roots hold."""
+    return sum(_tasks_in(str(root)) for root in roots)
+
+
+def _tasks_in(folder: str) -> int:
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:
+        return 0
+    if any(entry.name in TASK_FILES for entry in entries):
+        return 1
+    return sum(_tasks_in(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
+
+
+# ---- nodes
+
+
+class TaskDirectory(pytest.Directory):
+    """A task folder. Recursion ends here: whatever else is in it is data for the sandbox."""
+
+    def collect(self) -> Iterator[pytest.Collector]:
+        yield TaskFile.from_parent(self, path=self.path / "instruction.md")
+
+
+class TaskFile(pytest.File):
+    """A task: its rollouts are its items."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        settings = self.config.stash[settings_key]
+        folder = self.path.parent
+        name = task_id(folder, settings.roots, self.config.rootpath)
+        if settings.tasks and name not in settings.tasks:
+            return
+        try:
+            task = load_task(folder, name)
+        except TaskError as error:
+            raise self.CollectError(str(error)) from None
+        for warning in task.warnings:
+            warnings.warn(pytest.PytestCollectionWarning(warning), stacklevel=2)
+        self._register_tags(task)
+        for agent in settings.agents:
+            for sample in range(settings.samples.over(task.samples)):
+                yield RolloutItem.from_parent(self, name=f"{agent.slug}-{sample}", task=task, agent=agent, sample=sample)
+
+    def _register_tags(self, task: Task) -> None:
+        ours = self.config.stash.setdefault(tags_key, set())
+        registered = {line.split(":")[0].split("(")[0].strip() for line in self.config.getini("markers")} - ours
+        for tag in task.tags:
+            if tag in registered:
+                raise self.CollectError(f"{self.path.parent / 'task.yaml'}: tags: {tag!r} is a marker already; choose another name")
+            if tag not in ours:
+                ours.add(tag)
+                self.config.addinivalue_line("markers", f"{tag}: tag of a task")
+
+
+class RolloutItem(pytest.Item):
+    """One rollout: a task, an agent, a sample."""
+
+    def __init__(self, *, task: Task, agent: Agent, sample: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.task = task
+        self.agent = agent
+        self.sample = sample
+        self.outcome: Outcome | None = None
+        self.extra_keyword_matches.add(task.id)
+        self.add_marker(
+            pytest.mark.rollout(
+                task=task.id, harness=agent.harness, model=agent.model, agent=agent.name or agent.slug, sample=sample
+            )
+        )
+        for tag in task.tags:
+            self.add_marker(tag)
+        if (reason := self._skip_reason()) is not None:
+            self.add_marker(pytest.mark.skip(reason=reason))
+        if task.xfail is not None:
+            self.add_marker(expected_to_fail(task.xfail))
+
+    @property
+    def settings(self) -> Settings:
+        return self.config.stash[settings_key]
+
+    def _skip_reason(self) -> str | None:
+        task = self.task
+        if task.skip is not None:
+            return task.skip
+        if self.agent.harness == "oracle" and task.solution is None:
+            return f"task {task.id} has no solution/solve.sh for oracle to run"
+        if self.settings.embedded and not self.settings.network.over(task.network).is_disabled:
+            return "the embedded Core gives its sandboxes no network"
+        if self.settings.embedded and task.packages:
+            return "the embedded Core installs no packages"
+        return None
+
+    @property
+    def starts_at_once(self) -> bool:
+        """Whether the rollout may start before pytest comes to the item: not where a marker may skip it."""
+        return not any(mark.name in ("skip", "skipif") for mark in self.iter_markers())
+
+    def setup(self) -> None:
+        """Wait for the rollout; no reward is pytest's ERROR."""
+        if self.config.getoption("setuponly", False) or self.config.getoption("setupplan", False):
+            return
+        self.outcome = outcome = self.config.stash[run_key].outcome_of(self)
+        record = outcome.record
+        properties: dict[str, object] = {"status": record.status, "reward": record.reward, "session_id": record.session_id}
+        self.user_properties.extend((key, value) for key, value in properties.items() if value is not None)
+        self.user_properties.extend(("rollout_warning", warning) for warning in outcome.warnings)
+        if outcome.fatal is not None:
+            self.session.shouldstop = outcome.fatal
+        if record.reward is None:
+            raise RolloutFault(explain_fault(record))
+
+    def runtest(self) -> None:
+        """Assert the reward, unless a gate decides about it."""
+        assert self.outcome is not None, "a rollout's setup waits for its record"
+        record = self.outcome.record
+        asserts = not self.settings.soft or self.get_closest_marker("xfail") is not None
+        if asserts and record.reward is not None and record.reward < 1:
+            verbosity = self.config.get_verbosity()
+            raise WrongAnswer(explain_wrong(record, whole=verbosity > 1, hide_expected=self.settings.hide_expected))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
+        if isinstance(excinfo.value, WrongAnswer):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, *args, **kwargs)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, 0, f"{self.task.id} {self.name}"
+
+
+def expected_to_fail(reason: str) -> pytest.MarkDecorator:
+    """An xfail that a wrong answer meets and a fault does not, and that a lucky sample does not turn red."""
+    return pytest.mark.xfail(reason=reason, raises=WrongAnswer, strict=False)
+
+
+def tame_foreign_xfails(items: list[pytest.Item]) -> None:
+    """A plain xfail from somebody else's hook would hide faults: put one that a wrong answer alone meets before it."""
+    for item in items:
+        if isinstance(item, RolloutItem):
+            for mark in list(item.iter_markers("xfail")):
+                if mark.kwargs.get("raises") is not WrongAnswer:
+                    narrowed = {**mark.kwargs, "raises": WrongAnswer, "strict": False}
+                    item.own_markers[:] = [own for own in item.own_markers if own is not mark]
+                    item.add_marker(pytest.mark.xfail(*mark.args, **narrowed), append=False)

@@ -1,0 +1,72 @@
+"""What a failed or broken rollout says in the terminal: plain, short, escaped text."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from typing import Any
+
+from pytest_core_rollouts.records import RolloutRecord
+
+LINES_SHORT = 12
+VALUE_SHORT = 160
+VALUE_WHOLE = 10_000
+
+
+def explain_wrong(record: RolloutRecord, *, whole: bool = False, hide_expected: bool = False) -> str:
+    """Why the reward is below 1: each place that differs, expected and answered, and what to know beside it."""
+    width = VALUE_WHOLE if whole else VALUE_SHORT
+    lines = [f"reward {record.reward:g} ({record.status})"]
+    if record.status == "timeout":
+        lines.append(f"the agent did not finish within {record.settings.get('timeout', 0):g} s")
+    if record.error:
+        lines.append(printable(record.error, width * 4))
+    reasons = list(record.reasons)
+    shown = reasons if whole else reasons[:LINES_SHORT]
+    for reason in shown:
+        lines.append(f"{printable(str(reason['path']), width)}:")
+        if not hide_expected:
+            lines.append(f"    expected {_value(reason['expected'], width)}")
+        lines.append(f"    answered {_value(reason['answered'], width)}")
+    if len(reasons) > len(shown):
+        lines.append(f"... and {len(reasons) - len(shown)} more; -vv shows all")
+    lines += [f"note: {printable(note, width * 4)}" for note in record.notes]
+    if record.answer_text is not None:
+        lines.append(f"the agent wrote: {printable(record.answer_text, width * 4)}")
+    return "\n".join([*lines, _where(record)])
+
+
+def explain_fault(record: RolloutRecord) -> str:
+    """Why there is no reward: what broke, and where to look it up."""
+    lines = [f"{record.status}, no reward: {printable(record.error or 'no reason given', VALUE_WHOLE)}"]
+    lines += [f"note: {printable(note, VALUE_WHOLE)}" for note in record.notes]
+    return "\n".join([*lines, _where(record)])
+
+
+def _where(record: RolloutRecord) -> str:
+    parts = [record.rollout_id]
+    if record.session_id:
+        parts.append(f"Session {printable(record.session_id, 100)}")
+    if record.request_ids:
+        name, request_id = list(record.request_ids.items())[-1]
+        parts.append(f"last request {printable(request_id, 100)} ({name})")
+    return f"[{', '.join(parts)}]"
+
+
+def _value(value: Any, width: int) -> str:
+    text = value if isinstance(value, str) and value.startswith("(") else json.dumps(value, ensure_ascii=False, default=str)
+    return printable(text, width)
+
+
+def printable(text: str, limit: int) -> str:
+    """`text` in at most `limit` characters that no terminal, encoding or process boundary trips over.
+
+    Control and format characters, lone surrogates and the like are written as escapes; a line break and a tab are kept
+    as `\\n` and `\\t`, so that one value stays one line.
+    """
+    clipped = text[:limit]
+    safe = "".join(
+        char if char == " " or unicodedata.category(char)[0] not in "CZ" else char.encode("unicode_escape").decode()
+        for char in clipped
+    )
+    return safe if len(text) <= limit else f"{safe}... ({len(text):,} characters)"

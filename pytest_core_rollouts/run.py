@@ -1,0 +1,207 @@
+"""One run in this process: its ids, its Core, its engine, its JSONL.
+
+The same class serves a plain run and, under xdist, the controller and each worker. The controller makes run id,
+JSONL path and Core once and hands them to its workers; only the process that runs items has an engine, and only the
+controller (or the plain run) starts and stops the embedded Core, sweeps leftovers and reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_core_rollouts.collect import ResultSource, RolloutItem
+from pytest_core_rollouts.engine import Engine
+from pytest_core_rollouts.grading import Answer, Grade, grade_answer
+from pytest_core_rollouts.masking import Masker
+from pytest_core_rollouts.matrix import Rollout, new_run_id
+from pytest_core_rollouts.records import RecordsError, RolloutRecord, append, check_writable, count_planned
+from pytest_core_rollouts.rollout import Outcome, RolloutRunner
+from pytest_core_rollouts.settings import Settings
+from pytest_core_rollouts.tasks import Task
+
+if TYPE_CHECKING:
+    from pytest_core_rollouts.agents_api import Client
+    from pytest_core_rollouts.embedded.launch import EmbeddedCore
+
+TICK = 0.2
+"""Seconds between two looks at Ctrl-C while waiting for a rollout."""
+CONCURRENCY = 4
+
+
+class Run(ResultSource):
+    """A run as this process sees it."""
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        given: dict[str, Any] = getattr(config, "workerinput", {}).get("rollouts", {})
+        self.config = config
+        self.settings = settings
+        self.is_worker = hasattr(config, "workerinput")
+        self.run_id: str = given.get("run_id") or new_run_id()
+        self.out = Path(given["out"]) if given else settings.out or config.rootpath / "runs" / f"{self.run_id}.jsonl"
+        self.base_url: str | None = given.get("base_url") or (None if settings.embedded else settings.core)
+        self.api_key: str | None = given.get("api_key") or settings.core_key
+        self.embedded: EmbeddedCore | None = None
+        self.started_at = datetime.now(timezone.utc)
+        self.masks = Masker([*settings.secrets, self.api_key])
+        self.planned: dict[tuple[str, str], dict[str, int]] = {}
+        self.ready = False
+        """Whether rollouts were selected and nothing stands in their way."""
+        self.engine: Engine[Rollout, Client, Outcome] | None = None
+        self._graders = ThreadPoolExecutor(4, "grader")
+        self._submitted: set[str] = set()
+        self._ready: dict[str, Outcome] = {}
+
+    # ---- the Core
+
+    def reserve_core(self) -> None:
+        """Fix the embedded Core's address and key, so that workers can be told, without starting it."""
+        if self.settings.embedded and self.embedded is None and not self.is_worker:
+            from pytest_core_rollouts.embedded.launch import EmbeddedCore
+
+            self.embedded = EmbeddedCore.reserve()
+            self.base_url, self.api_key = self.embedded.base_url, self.embedded.api_key
+            self.masks = Masker([*self.settings.secrets, self.api_key])
+
+    def for_workers(self) -> dict[str, str | None]:
+        """What every worker has to share with this process."""
+        self.reserve_core()
+        return {"run_id": self.run_id, "out": str(self.out), "base_url": self.base_url, "api_key": self.api_key}
+
+    def prepare(self, selected: Iterable[tuple[str, str]]) -> None:
+        """Rollouts were selected, as (agent, task): make sure of Core, key and JSONL before the first Session is paid for.
+
+        Raises pytest.UsageError.
+        """
+        self.planned = count_planned(selected)
+        if not self.planned:
+            return
+        if not self.is_worker:
+            self._make_ready()
+        self.ready = True
+
+    def _make_ready(self) -> None:
+        self._check_core()
+        try:
+            check_writable(self.out)
+        except RecordsError as error:
+            raise pytest.UsageError(str(error)) from None
+        if self.settings.embedded:
+            self._start_embedded()
+
+    def _check_core(self) -> None:
+        if self.settings.core is None:
+            raise pytest.UsageError(
+                "rollouts need a Core: set OPENAI_BASE_URL and OPENAI_API_KEY, or say --core URL, "
+                "or --core embedded for one of our own on this machine"
+            )
+        if not self.settings.embedded and self.api_key is None:
+            raise pytest.UsageError(f"the Core at {self.settings.core} needs a key: set OPENAI_API_KEY")
+
+    def _start_embedded(self) -> None:
+        from pytest_core_rollouts.embedded.launch import EmbeddedCoreError
+
+        self.reserve_core()
+        assert self.embedded is not None
+        try:
+            self.embedded.start(hidden=[self.config.rootpath, *self.settings.roots])
+        except EmbeddedCoreError as error:
+            raise pytest.UsageError(f"--core embedded: {error}") from None
+
+    # ---- rollouts
+
+    def plan(self, item: RolloutItem) -> Rollout:
+        """The item's rollout, every setting resolved."""
+        settings, task = self.settings, item.task
+        return Rollout(
+            task=task,
+            agent=item.agent,
+            sample=item.sample,
+            run_id=self.run_id,
+            timeout=settings.timeout.over(task.timeout),
+            network=settings.network.over(task.network),
+            retries=settings.retries,
+            labels=settings.labels,
+        )
+
+    def submit(self, items: Sequence[RolloutItem]) -> None:
+        """Start the items' rollouts as slots become free."""
+        rollouts = [self.plan(item) for item in items]
+        self._submitted.update(rollout.rollout_id for rollout in rollouts)
+        if self.engine is None:
+            self.engine = self._make_engine()
+        self.engine.submit(rollouts)
+
+    def next_done(self) -> str | None:
+        """The id of the next rollout that finished, or None after a tick. EngineStopped: none will."""
+        assert self.engine is not None
+        outcome = self._heed(self.engine.next_done(TICK))
+        if outcome is None:
+            return None
+        self._ready[outcome.record.rollout_id] = outcome
+        return outcome.record.rollout_id
+
+    def outcome_of(self, item: RolloutItem) -> Outcome:
+        rollout_id = self.plan(item).rollout_id
+        if (ready := self._ready.pop(rollout_id, None)) is not None:
+            return ready
+        if rollout_id not in self._submitted:
+            self.submit([item])
+        assert self.engine is not None
+        while (outcome := self._heed(self.engine.wait(rollout_id, TICK))) is None:
+            pass
+        return outcome
+
+    def _heed(self, outcome: Outcome | None) -> Outcome | None:
+        if outcome is not None and outcome.fatal is not None:
+            assert self.engine is not None
+            self.engine.halt(outcome.fatal)
+        return outcome
+
+    def _make_engine(self) -> Engine[Rollout, Client, Outcome]:
+        runner = RolloutRunner(
+            grade=grade,
+            save=self._save,
+            graders=self._graders,
+            model_keys=self.settings.model_keys,
+            keep_items=self.settings.items != "none",
+        )
+        concurrency = self.settings.concurrency or (1 if self.is_worker else CONCURRENCY)
+        return Engine(self.connect, runner.run, concurrency=concurrency)
+
+    def connect(self) -> Client:
+        """A client of this run's Core."""
+        from pytest_core_rollouts.agents_api import Client
+
+        assert self.base_url is not None, "prepare() refuses a run without a Core"
+        assert self.api_key is not None, "prepare() refuses a run without a key"
+        return Client(self.base_url, self.api_key)
+
+    def _save(self, record: RolloutRecord) -> None:
+        planned = self.planned.get((str(record.agent["slug"]), record.task), {})
+        append(self.out, replace(record, planned=planned), self.masks)
+
+    # ---- the end
+
+    def stop(self, reason: str) -> None:
+        """Nothing new starts; what is in flight is cancelled and recorded."""
+        if self.engine is not None:
+            self.engine.stop(reason)
+        self._graders.shutdown(wait=False, cancel_futures=True)
+
+    def close(self) -> None:
+        """Stop the embedded Core, if there is one."""
+        if self.embedded is not None:
+            self.embedded.close()
+
+
+def grade(task: Task, answer: Answer, rollout: Rollout) -> Grade:
+    """Grade by the task's expected.json."""
+    assert task.expected is not None, "a task without expected.json has a grader of its own"
+    return grade_answer(task.expected, answer, task.tolerance)

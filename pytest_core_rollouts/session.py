@@ -1,0 +1,128 @@
+"""A pytest session that runs rollouts: what happens at its start and at its end, in each process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_core_rollouts import finish
+from pytest_core_rollouts.collect import RolloutItem, count_tasks, run_key
+from pytest_core_rollouts.run import Run
+from pytest_core_rollouts.runloop import run_in_completion_order
+from pytest_core_rollouts.settings import Settings, settings_key
+
+DRY = ("collectonly", "setuponly", "setupplan")
+"""pytest's options under which nothing is run."""
+
+
+def begin(config: pytest.Config, settings: Settings) -> None:
+    """Rollouts were asked for: aim pytest at the tasks, and take part in its run unless nothing is to be run."""
+    if config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.args = existing_roots(settings)
+    if not any(config.getoption(name, False) for name in DRY):
+        config.stash[run_key] = run = Run(config, settings)
+        config.pluginmanager.register(SessionPlugin(run), "core-rollouts-session")
+
+
+def header(config: pytest.Config) -> str | None:
+    """The line that says what this session does with the tasks; None in a project without any."""
+    settings = config.stash[settings_key]
+    if (run := config.stash.get(run_key, None)) is not None:
+        assert isinstance(run, Run)
+        return f"rollouts: run {run.run_id}, results in {shown(run.out, config)}"
+    if settings.asked or not (tasks := count_tasks(settings.roots)):
+        return None
+    roots = " ".join(shown(root, config) for root in settings.roots)
+    return f"rollouts: {tasks} task{'s' if tasks > 1 else ''} in {roots}, not asked for; to run: pytest {roots}"
+
+
+def shown(path: Path, config: pytest.Config) -> str:
+    """A path as short as it can be given from where pytest was called."""
+    here = config.invocation_params.dir
+    return os.path.relpath(path, here) if path.is_relative_to(here) else str(path)
+
+
+def existing_roots(settings: Settings) -> list[str]:
+    """The tasks roots that are there. Raises pytest.UsageError when none is."""
+    roots = [str(root) for root in settings.roots if root.is_dir()]
+    if not roots:
+        raise pytest.UsageError(
+            f"no tasks: there is no folder {', '.join(map(str, settings.roots))} (ini key rollout_tasks names others)"
+        )
+    return roots
+
+
+class SessionPlugin:
+    """The hooks of a session that runs rollouts; registered only when rollouts were asked for."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.ending: finish.Ending | None = None
+        self.warnings: list[str] = []
+
+    # ---- before the first rollout
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if session.testsfailed and not session.config.option.continue_on_collection_errors:
+            return
+        rollouts = [item for item in session.items if isinstance(item, RolloutItem)]
+        self.run.prepare((item.agent.slug, item.task.id) for item in rollouts)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput["rollouts"] = self.run.for_workers()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        if not self.run.planned:
+            self.run.prepare(finish.planned_of(ids, self.run))
+
+    # ---- running
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        return run_in_completion_order(session, self.run)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if isinstance(item, RolloutItem) and item.outcome is not None and report.when != "teardown":
+            # a rollout's duration is its own, told once, wherever pytest waited for it
+            tells = report.when == "call" or report.failed
+            report.duration = (item.outcome.record.duration_s or 0.0) if tells else 0.0
+        return report
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, Any] | None:
+        if not self.run.settings.soft or report.when != "call" or not report.passed or hasattr(report, "wasxfail"):
+            return None
+        reward = dict(report.user_properties).get("reward")
+        if not isinstance(reward, (int, float)):
+            return None
+        if reward < 1:
+            return "unsolved", "u", ("UNSOLVED", {"yellow": True})
+        return "solved", ".", ("SOLVED", {"green": True})
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or report.failed:
+            self.warnings += [str(text) for name, text in report.user_properties if name == "rollout_warning"]
+
+    # ---- after the last one
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.run.stop("the session ended")
+        if not self.run.is_worker:
+            self.ending = finish.finish(self.run)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.ending is not None:
+            self.ending.write(terminalreporter, self.warnings)
+
+    def pytest_unconfigure(self) -> None:
+        self.run.close()
