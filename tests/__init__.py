@@ -1,0 +1,1 @@
+"""Tests of pytest-core-rollouts; they mirror the package."""

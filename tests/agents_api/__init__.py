@@ -1,0 +1,1 @@
+"""Tests of the Agents API client, over real HTTP."""
