@@ -138,7 +138,7 @@ class RolloutRecord:
             raise RecordsError("not a rollout record: a JSON object with the field 'schema' was expected")
         if row["schema"] > SCHEMA:
             raise RecordsError(
-                f"written with schema {row['schema']}, and this version reads up to {SCHEMA}: upgrade pytest-core-rollouts"
+                f"written with schema {row['schema']}, newer than {SCHEMA}: upgrade pytest-core-rollouts"
             )
         try:
             return cls(**{name: _checked(name, row[name]) for name in _FIELDS if name in row})

@@ -1,0 +1,124 @@
+"""Text and numbers made safe and honest for one cell of a Markdown table, and the table itself.
+
+The result is Markdown that any renderer takes and that reads well in a terminal: ASCII but for what is in names.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+UNKNOWN = "-"
+MAX_WIDTH = 72
+"""Columns of a terminal that one cell may take; longer text loses its middle."""
+
+_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_SPECIAL = re.compile(
+    r"""[\\`*\[\]|~&<>]          # code, emphasis, links, cells, entities, HTML
+    | (?<![^\W_])_ | _(?![^\W_])  # emphasis; an underscore within a word is none
+    | (?<=:)//                    # what would become a link by itself
+    | (?<=www)\.
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def escape(text: str) -> str:
+    """`text` as one line of Markdown that shows it and does nothing: no cell, HTML, link, emphasis or control code.
+
+    White space of any kind, newlines included, becomes one space. Other control characters, those that reorder text,
+    and lone surrogates are shown by their number. Empty text gives `-`.
+    """
+    line = "".join(_visible(character) for character in " ".join(text.split()))
+    return _SPECIAL.sub(_harmless, _clip(line)) or UNKNOWN
+
+
+def _visible(character: str) -> str:
+    if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn"):
+        number = ord(character)
+        return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+    return character
+
+
+def _clip(line: str) -> str:
+    if width(line) <= MAX_WIDTH:
+        return line
+    room = (MAX_WIDTH - 3) // 4  # half of each side's share, since a character may be two columns wide
+    return (
+        f"{line[: 2 * room]}...{line[-2 * room :]}" if width(line) == len(line) else f"{line[:room]}...{line[-room:]}"
+    )
+
+
+def _harmless(match: re.Match[str]) -> str:
+    found = match.group()
+    return _HTML.get(found) or "".join(f"\\{character}" for character in found)
+
+
+def width(text: str) -> int:
+    """How many columns of a terminal `text` takes: wide East Asian characters two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(_columns(character) for character in text)
+
+
+def _columns(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+
+
+def decimal(value: Fraction | float | None) -> str:
+    """A share with three decimals, `-` for None. Only 0 prints as 0.000 and only 1 as 1.000."""
+    if value is None:
+        return UNKNOWN
+    thousandths = round(Fraction(value) * 1000)
+    if 0 < value < 1:
+        thousandths = min(max(thousandths, 1), 999)
+    return f"{thousandths // 1000}.{thousandths % 1000:03d}"
+
+
+def between(ends: tuple[Fraction | float | None, Fraction | float | None] | None) -> str:
+    """Two ends as `0.393-1.000`, `-` for None."""
+    return UNKNOWN if ends is None or None in ends else f"{decimal(ends[0])}-{decimal(ends[1])}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its head, its cells (escaped already), and whether they are numbers, set to the right."""
+
+    head: str
+    cells: Sequence[str]
+    numeric: bool = True
+
+    @property
+    def width(self) -> int:
+        return max(3, *(width(text) for text in (self.head, *self.cells)))
+
+    def line(self, text: str) -> str:
+        """`text` padded to the column's width."""
+        padding = " " * (self.width - width(text))
+        return padding + text if self.numeric else text + padding
+
+    @property
+    def rule(self) -> str:
+        return "-" * (self.width - 1) + (":" if self.numeric else "-")
+
+
+def table(columns: Sequence[Column]) -> str:
+    """A Markdown table whose columns line up, with a newline at the end of each line."""
+    rows = zip(*(column.cells for column in columns), strict=True)
+    body = [_row(column.line(cell) for column, cell in zip(columns, row, strict=True)) for row in rows]
+    heads = _row(column.line(column.head) for column in columns)
+    return "\n".join([heads, _row(column.rule for column in columns), *body, ""])
+
+
+def table_width(columns: Sequence[Column]) -> int:
+    """Columns of a terminal that `table` would take."""
+    return sum(column.width + 3 for column in columns) + 1
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

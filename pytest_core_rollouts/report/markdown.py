@@ -1,0 +1,220 @@
+"""A summary as Markdown: for a file, and, fitted to a width, for a terminal.
+
+The same summary always gives the same text, byte for byte: no clock, no locale, nothing of this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_core_rollouts.report.cells import UNKNOWN, Column, between, decimal, escape, table, table_width
+from pytest_core_rollouts.report.summary import AgentScore, Estimate, Summary, TaskScore
+
+MAX_TASKS = 50
+"""Tasks shown one by one; of more, only those that were not always solved."""
+
+
+def markdown(summary: Summary) -> str:
+    """The whole report: what ran, a row per agent, what missing grades could change, pass@k and pass^k, tasks."""
+    return _report(summary, None)
+
+
+def terminal(summary: Summary, width: int = 80) -> str:
+    """The same report for a terminal: short heads, and columns left out, least important first, until `width` fits."""
+    return _report(summary, width)
+
+
+def _report(summary: Summary, width: int | None) -> str:
+    parts = [_header(summary)]
+    if summary.agents:
+        parts.append(_agents(summary, width))
+        if notes := "".join(_missing_note(agent, _pass_head(summary)) for agent in summary.agents):
+            parts.append(notes)
+        if summary.samples[1] > 1:
+            parts.append(_estimates(summary))
+        parts.append(_tasks(summary))
+    return "\n".join(parts)
+
+
+def _header(summary: Summary) -> str:
+    if summary.rows < summary.planned:
+        return f"rows {summary.rows} of {summary.planned} selected\n"
+    fewest, most = summary.samples
+    samples = _counted(most, "sample") if fewest == most else f"{fewest} to {most} samples"
+    return f"{_counted(summary.rows, 'rollout')}: {_counted(len(summary.tasks), 'task')}, {samples} each\n"
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+# One row per agent
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """A column of the agents' table. `rank`: 0 always stays; the highest is left out first where room is short."""
+
+    head: str
+    cell: Callable[[AgentScore], str]
+    rank: int = 0
+    numeric: bool = True
+
+
+def _agents(summary: Summary, width: int | None) -> str:
+    figures = [*_names(summary), *_figures(summary)]
+    if width is not None and table_width(_columns(figures, summary)) > width:
+        figures = [*_names(summary), *_short_figures(summary)]
+        while table_width(_columns(figures, summary)) > width and max(figure.rank for figure in figures) > 0:
+            figures.remove(max(figures, key=lambda figure: figure.rank))
+    return table(_columns(figures, summary))
+
+
+def _columns(figures: Sequence[_Figure], summary: Summary) -> list[Column]:
+    return [Column(figure.head, [figure.cell(agent) for agent in summary.agents], figure.numeric) for figure in figures]
+
+
+def _names(summary: Summary) -> Iterator[_Figure]:
+    agents = summary.agents
+    pairs = {(agent.harness, agent.model) for agent in agents}
+    named = len(pairs) < len(agents) or any(
+        agent.name not in (None, f"{agent.harness}-{agent.model}") for agent in agents
+    )
+    defaults = all(model == "default" for _, model in pairs)
+    if named:
+        yield _Figure("agent", lambda agent: escape(agent.label), numeric=False)
+    yield _Figure("harness", lambda agent: escape(agent.harness), 4 if named else 0, numeric=False)
+    yield _Figure("model", lambda agent: escape(agent.model), 5 if defaults else 3 if named else 0, numeric=False)
+
+
+def _figures(summary: Summary) -> Iterator[_Figure]:
+    yield _Figure("rollouts", lambda agent: str(agent.rows))
+    yield _Figure("graded", _graded)
+    yield _Figure("mean reward", _mean_reward)
+    yield _Figure("95% interval", _interval)
+    yield _Figure(_pass_head(summary), _solved_share)
+    yield _Figure("errors/timeouts", _faults)
+    if any(agent.not_run for agent in summary.agents):
+        yield _Figure("not run", lambda agent: str(agent.not_run))
+    yield _Figure("mean duration (s)", _duration)
+    yield _Figure("tokens", _tokens)
+
+
+def _short_figures(summary: Summary) -> Iterator[_Figure]:
+    yield _Figure("graded", _graded)
+    yield _Figure("mean reward", _mean_reward)
+    yield _Figure("95% interval", _interval, 1)
+    yield _Figure(_pass_head(summary), _solved_share)
+    yield _Figure("errors", lambda agent: str(agent.errors))
+    if any(agent.timeouts for agent in summary.agents):
+        yield _Figure("timeouts", lambda agent: str(agent.timeouts))
+    if any(agent.not_run for agent in summary.agents):
+        yield _Figure("not run", lambda agent: str(agent.not_run))
+    yield _Figure("mean s", _duration, 2)
+    if any(agent.tokens for agent in summary.agents):
+        yield _Figure("tokens", _tokens, 6)
+
+
+def _graded(agent: AgentScore) -> str:
+    return f"{agent.graded}/{agent.rows}"
+
+
+def _mean_reward(agent: AgentScore) -> str:
+    return decimal(agent.mean_reward.value)
+
+
+def _interval(agent: AgentScore) -> str:
+    return between(agent.mean_reward.interval)
+
+
+def _solved_share(agent: AgentScore) -> str:
+    return decimal(agent.solved_share.value)
+
+
+def _pass_head(summary: Summary) -> str:
+    fewest, most = summary.samples
+    return f"pass@{most}" if fewest == most else "pass@k"
+
+
+def _faults(agent: AgentScore) -> str:
+    return f"{agent.errors}/{agent.timeouts}" if agent.errors or agent.timeouts else "0"
+
+
+def _duration(agent: AgentScore) -> str:
+    return UNKNOWN if agent.mean_duration is None else f"{agent.mean_duration:.1f}"
+
+
+def _tokens(agent: AgentScore) -> str:
+    if agent.tokens is None:
+        return UNKNOWN
+    return f"{agent.tokens}+" if agent.tokens_unknown else str(agent.tokens)
+
+
+def _missing_note(agent: AgentScore, pass_head: str) -> str:
+    """What the rollouts without a grade could have made of the figures; empty where none is missing."""
+    if not agent.missing:
+        return ""
+    reward, share = agent.mean_reward, agent.solved_share
+    counts = [("errors", agent.errors), ("not run", agent.not_run)]
+    return (
+        f"- {escape(agent.label)}: valid {agent.graded}/{agent.planned}, "
+        f"{', '.join(f'{what} {count}' for what, count in counts if count)}. Had these all failed / all passed:\n"
+        f"  mean reward {decimal(reward.low)} / {decimal(reward.high)}, "
+        f"{pass_head} {decimal(share.low)} / {decimal(share.high)}.\n"
+    )
+
+
+# pass@k and pass^k
+
+
+def _estimates(summary: Summary) -> str:
+    most = summary.samples[1]
+    ks = [1 << power for power in range(most.bit_length()) if 1 << power < most] + [most]
+    heads = [f"pass@{k}" for k in ks] + [f"pass^{k}" for k in ks[1:]]
+    columns = [Column("estimate (95% interval)", heads, numeric=False)]
+    for agent in summary.agents:
+        estimates = [agent.pass_at(k) for k in ks] + [agent.pass_hat(k) for k in ks[1:]]
+        columns.append(Column(escape(agent.label), [_estimate(estimate) for estimate in estimates]))
+    return table(columns)
+
+
+def _estimate(estimate: Estimate) -> str:
+    if estimate.value is None:
+        return "n/a"
+    spread = "" if estimate.interval is None else f" ({between(estimate.interval)})"
+    part = f" [{estimate.tasks}/{estimate.tasks + estimate.tasks_left_out} tasks]" if estimate.tasks_left_out else ""
+    return decimal(estimate.value) + spread + part
+
+
+# One row per task
+
+
+def _tasks(summary: Summary) -> str:
+    scores = {agent.label: {task.task: task for task in agent.tasks} for agent in summary.agents}
+    shown, rest = _chosen(summary.tasks, scores)
+    columns = [Column("task (solved/graded)", [escape(task) for task in shown], numeric=False)]
+    for label, of_task in scores.items():
+        columns.append(Column(escape(label), [_count(of_task.get(task)) for task in shown]))
+    return table(columns) + (f"\n{rest}\n" if rest else "") if shown else f"{rest}\n"
+
+
+def _chosen(tasks: Sequence[str], scores: dict[str, dict[str, TaskScore]]) -> tuple[Sequence[str], str]:
+    """The tasks to show, and a sentence about the rest."""
+    if len(tasks) <= MAX_TASKS:
+        return tasks, ""
+    open_tasks = [
+        task
+        for task in tasks
+        if any(score.solved < score.planned for of_task in scores.values() if (score := of_task.get(task)))
+    ]
+    solved, more = len(tasks) - len(open_tasks), max(0, len(open_tasks) - MAX_TASKS)
+    said = f"{_counted(solved, 'more task')} solved by every rollout" + (f", {more} more not" if more else "")
+    return open_tasks[:MAX_TASKS], said + "."
+
+
+def _count(score: TaskScore | None) -> str:
+    if score is None:
+        return UNKNOWN
+    of_planned = f" of {score.planned}" if score.missing else ""
+    return f"{score.solved}/{score.graded}{of_planned}"

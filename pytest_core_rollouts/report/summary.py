@@ -1,0 +1,274 @@
+"""What rows amount to: counts and figures per agent and per task, computed and not yet worded.
+
+A row without a reward (an error, a cancelled rollout) is missing data: it lowers the number graded, stands beside it,
+and its task stays in view. How far it could matter is told by bounds: the figure if every missing rollout had failed,
+and if every one had passed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from pytest_core_rollouts import statistics
+from pytest_core_rollouts.records import RolloutRecord, effective
+from pytest_core_rollouts.statistics import PassRate, pass_at_k, pass_hat_k
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """One agent's samples of one task."""
+
+    task: str
+    planned: int
+    rows: int
+    rewards: tuple[Fraction, ...]  # of the graded rows, in ascending order
+    timeouts: int
+
+    @property
+    def graded(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def solved(self) -> int:
+        return self.rewards.count(Fraction(1))
+
+    @property
+    def missing(self) -> int:
+        """Rollouts selected and without a reward: errors, and what never ran."""
+        return self.planned - self.graded
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure over tasks: the estimate, its 95% interval, and the bounds were all missing rollouts failed or passed.
+
+    None where no task has enough graded samples (`value`), or fewer than two have (`interval`).
+    """
+
+    value: Fraction | None
+    interval: tuple[float, float] | None
+    low: Fraction | None
+    high: Fraction | None
+    tasks: int  # that the estimate is of
+    tasks_left_out: int  # for want of graded samples
+
+
+@dataclass(frozen=True)
+class AgentScore:
+    """All rows of one agent."""
+
+    harness: str
+    model: str
+    name: str | None  # of its agent file
+    label: str  # unique in its summary
+    planned: int
+    planned_tasks: int
+    tasks: tuple[TaskScore, ...]  # those with a row, by id
+    mean_duration: float | None  # seconds, of graded rollouts
+    tokens: int | None  # None where no row knows
+    tokens_unknown: int  # rows whose usage is unknown
+
+    @property
+    def rows(self) -> int:
+        return sum(task.rows for task in self.tasks)
+
+    @property
+    def graded(self) -> int:
+        return sum(task.graded for task in self.tasks)
+
+    @property
+    def solved(self) -> int:
+        return sum(task.solved for task in self.tasks)
+
+    @property
+    def errors(self) -> int:
+        return self.rows - self.graded
+
+    @property
+    def timeouts(self) -> int:
+        return sum(task.timeouts for task in self.tasks)
+
+    @property
+    def not_run(self) -> int:
+        return self.planned - self.rows
+
+    @property
+    def missing(self) -> int:
+        return self.planned - self.graded
+
+    @cached_property
+    def mean_reward(self) -> Estimate:
+        """The mean over tasks of each task's mean reward."""
+
+        def of_task(task: TaskScore) -> _TaskFigure:
+            total = sum(task.rewards, Fraction(0))
+            value = total / task.graded if task.graded else None
+            return _TaskFigure(value, (total / task.planned, (total + task.missing) / task.planned), task.graded)
+
+        return self._estimate(of_task)
+
+    @cached_property
+    def solved_share(self) -> Estimate:
+        """The share of tasks with at least one rollout of reward 1. A task whose rollouts all are errors counts as not
+        solved, so that errors never raise the figure."""
+
+        def of_task(task: TaskScore) -> _TaskFigure:
+            solved = Fraction(task.solved > 0)
+            return _TaskFigure(solved, (solved, Fraction(task.solved > 0 or task.missing > 0)), 1)
+
+        return self._estimate(of_task)
+
+    def pass_at(self, k: int) -> Estimate:
+        """pass@k, over the tasks with at least k graded samples."""
+        return self._rate(pass_at_k, k)
+
+    def pass_hat(self, k: int) -> Estimate:
+        """pass^k, over the tasks with at least k graded samples."""
+        return self._rate(pass_hat_k, k)
+
+    def _rate(self, rate: PassRate, k: int) -> Estimate:
+        def of_task(task: TaskScore) -> _TaskFigure:
+            ends = statistics.bounds(rate, task.graded, task.solved, task.missing, k)
+            return _TaskFigure(rate(task.graded, task.solved, k), ends, task.graded // k)
+
+        return self._estimate(of_task)
+
+    def _estimate(self, of_task: Callable[[TaskScore], _TaskFigure]) -> Estimate:
+        figures = [of_task(task) for task in self.tasks]
+        known = [(figure.value, figure.trials) for figure in figures if figure.value is not None]
+        values = [value for value, _ in known]
+        ends = [figure.ends for figure in figures if figure.ends is not None]
+        ends += [(Fraction(0), Fraction(1))] * (self.planned_tasks - len(self.tasks))  # tasks none of which ran
+        return Estimate(
+            value=statistics.mean(values),
+            interval=statistics.interval(values, [trials for _, trials in known]),
+            low=statistics.mean(low for low, _ in ends),
+            high=statistics.mean(high for _, high in ends),
+            tasks=len(values),
+            tasks_left_out=self.planned_tasks - len(values),
+        )
+
+
+@dataclass(frozen=True)
+class _TaskFigure:
+    value: Fraction | None
+    ends: tuple[Fraction, Fraction] | None
+    trials: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All rows given, by agent (sorted by harness, model and name)."""
+
+    agents: tuple[AgentScore, ...]
+    planned: int  # rollouts selected
+
+    @property
+    def rows(self) -> int:
+        return sum(agent.rows for agent in self.agents)
+
+    @property
+    def graded(self) -> int:
+        return sum(agent.graded for agent in self.agents)
+
+    @property
+    def solved(self) -> int:
+        return sum(agent.solved for agent in self.agents)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Ids of the tasks with a row, sorted."""
+        return tuple(sorted({task.task for agent in self.agents for task in agent.tasks}))
+
+    @property
+    def samples(self) -> tuple[int, int]:
+        """The fewest and the most samples selected of one task and agent; (0, 0) without rows."""
+        counts = [task.planned for agent in self.agents for task in agent.tasks]
+        return (min(counts), max(counts)) if counts else (0, 0)
+
+
+def summarize(records: Iterable[RolloutRecord], planned: int = 0) -> Summary:
+    """Sum up the rows of one run (or of several, merged): of rows with one rollout_id the one that counts.
+
+    `planned`, the number of rollouts selected, is only needed where there may be no row: rows carry it themselves.
+    The order of the rows makes no difference, as long as those of one rollout keep theirs.
+    """
+    slim = (dataclasses.replace(record, items=None, answer=None, answer_text=None) for record in records)
+    by_agent: dict[tuple[str, str, str, str], list[RolloutRecord]] = {}
+    by_run: dict[str, int] = {}
+    for record in effective(slim).values():
+        by_agent.setdefault(_agent_key(record), []).append(record)
+        by_run[record.run_id] = max(by_run.get(record.run_id, 0), record.planned.get("run", 0))
+    labels = _labels(by_agent)
+    agents = tuple(_agent_score(labels[key], by_agent[key]) for key in sorted(by_agent))
+    return Summary(agents, max(planned, sum(by_run.values()), sum(agent.planned for agent in agents)))
+
+
+def _agent_key(record: RolloutRecord) -> tuple[str, str, str, str]:
+    name, digest = record.agent.get("name"), record.agent.get("digest")
+    return record.harness, record.model, str(name or ""), str(digest or "")
+
+
+def _labels(keys: Iterable[tuple[str, str, str, str]]) -> dict[tuple[str, str, str, str], str]:
+    """A short name for each agent: its file's name or harness/model; where two are the same, the digest's start too."""
+    plain = {key: key[2] or (key[0] if key[1] == "default" else f"{key[0]}/{key[1]}") for key in keys}
+    shared = {label for label in plain.values() if list(plain.values()).count(label) > 1}
+    return {key: f"{label} {key[3][:6]}" if label in shared else label for key, label in plain.items()}
+
+
+def _agent_score(label: str, rows: Sequence[RolloutRecord]) -> AgentScore:
+    by_task: dict[str, list[RolloutRecord]] = {}
+    for row in rows:
+        by_task.setdefault(row.task, []).append(row)
+    tasks = tuple(_task_score(task, by_task[task]) for task in sorted(by_task))
+    durations = [row.duration_s for row in rows if row.graded and row.duration_s is not None]
+    tokens = [count for row in rows if (count := _tokens(row.usage)) is not None]
+    return AgentScore(
+        harness=rows[0].harness,
+        model=rows[0].model,
+        name=rows[0].agent.get("name"),
+        label=label,
+        planned=max(_planned(rows, "agent"), sum(task.planned for task in tasks)),
+        planned_tasks=max(_planned(rows, "tasks"), len(tasks)),
+        tasks=tasks,
+        mean_duration=math.fsum(durations) / len(durations) if durations else None,
+        tokens=sum(tokens) if tokens else None,
+        tokens_unknown=len(rows) - len(tokens),
+    )
+
+
+def _task_score(task: str, rows: Sequence[RolloutRecord]) -> TaskScore:
+    return TaskScore(
+        task=task,
+        planned=max(_planned(rows, "group"), len(rows)),
+        rows=len(rows),
+        rewards=tuple(sorted(Fraction(row.reward) for row in rows if row.reward is not None)),
+        timeouts=sum(row.status == "timeout" for row in rows),
+    )
+
+
+def _planned(rows: Iterable[RolloutRecord], what: str) -> int:
+    """What each run had planned (a resume may have selected less of it), over all runs."""
+    by_run: dict[str, int] = {}
+    for row in rows:
+        by_run[row.run_id] = max(by_run.get(row.run_id, 0), row.planned.get(what, 0))
+    return max(by_run.values()) if what == "tasks" else sum(by_run.values())
+
+
+def _tokens(usage: Mapping[str, Any] | None) -> int | None:
+    """Input and output tokens of one rollout, or None where its usage does not say."""
+    known = usage or {}
+    total, *parts = (_count(known.get(key)) for key in ("total_tokens", "input_tokens", "output_tokens"))
+    if total is not None:
+        return total
+    return None if None in parts else sum(part or 0 for part in parts)
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None

@@ -1,0 +1,115 @@
+"""pass@k, pass^k and their intervals: pure functions, exact where they can be.
+
+For one task with `n` graded samples of which `c` were solved:
+
+- pass@k is the chance that at least one of k samples solves the task. The unbiased estimator 1 - C(n-c, k)/C(n, k):
+  Chen et al. 2021, "Evaluating Large Language Models Trained on Code", arXiv:2107.03374, equation 1.
+- pass^k is the chance that all of k samples solve it. The unbiased estimator C(c, k)/C(n, k): Yao et al. 2024,
+  "tau-bench: A Benchmark for Tool-Agent-User Interaction in Real-World Domains", arXiv:2406.12045, section 3.
+
+Both need n >= k and are None below. A run's figure is the mean over tasks, each with the same weight whatever its
+number of samples: pooling the samples would let the most sampled task decide.
+
+Samples of one task are alike, so a run of 5 tasks with 100 samples each says little about a sixth task. Intervals are
+therefore about tasks drawn from a population of such tasks, with the task as the cluster (Miller 2024, "Adding Error
+Bars to Evals: A Statistical Approach to Language Model Evaluations", arXiv:2411.00640, section 2.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from functools import cache
+from statistics import NormalDist
+
+PassRate = Callable[[int, int, int], "Fraction | None"]
+"""`pass_at_k` or `pass_hat_k`: (n, c, k) to a probability."""
+
+
+def pass_at_k(n: int, c: int, k: int) -> Fraction | None:
+    """The chance that at least one of `k` samples is solved, given `c` solved of `n`; None where n < k."""
+    _check_counts(n, c, k)
+    return None if n < k else 1 - Fraction(math.comb(n - c, k), math.comb(n, k))
+
+
+def pass_hat_k(n: int, c: int, k: int) -> Fraction | None:
+    """The chance that all of `k` samples are solved, given `c` solved of `n`; None where n < k."""
+    _check_counts(n, c, k)
+    return None if n < k else Fraction(math.comb(c, k), math.comb(n, k))
+
+
+def bounds(rate: PassRate, n: int, c: int, missing: int, k: int) -> tuple[Fraction, Fraction] | None:
+    """`rate` if all of `missing` further samples had failed, and if all had passed; None where even so n < k."""
+    low, high = rate(n + missing, c, k), rate(n + missing, c + missing, k)
+    return None if low is None or high is None else (low, high)
+
+
+def mean(values: Iterable[Fraction | None]) -> Fraction | None:
+    """The mean of the values that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return sum(known, Fraction(0)) / len(known) if known else None
+
+
+def interval(values: Sequence[Fraction], trials: Sequence[int]) -> tuple[float, float] | None:
+    """A 95% confidence interval, within [0, 1], for the mean over tasks; None for fewer than two tasks.
+
+    `values` holds each task's figure in [0, 1], `trials` how many independent trials stand behind each (n for a mean
+    of n samples, n // k for a pass@k).
+
+    The usual interval, mean ± 1.96 clustered standard errors, collapses to a point where all tasks are solved or none
+    is, leaves [0, 1], and with few tasks covers far less than 95%. So this is Wilson's score interval with the number
+    of samples replaced by the effective one, p(1-p)/SE², SE being the standard error clustered by task, and with
+    Student's t on tasks - 1 degrees of freedom for the normal quantile. (For surveys: Dean and Pagano 2015,
+    "Evaluating Confidence Interval Methods for Binomial Proportions in Clustered Surveys"; Korn and Graubard 1998.)
+    Where the tasks do not differ at all SE says nothing: then the effective number is that of the tasks when all are
+    at 0 or 1, else that of the trials, which it never exceeds. In simulations it covers 93-97% of the time from 30
+    tasks on, and more than 95% with fewer, on the safe side.
+    """
+    tasks = len(values)
+    if tasks < 2:
+        return None
+    center = sum(values, Fraction(0)) / tasks
+    spread = sum(((value - center) ** 2 for value in values), Fraction(0)) / (tasks - 1)
+    most = Fraction(max(sum(trials), tasks))
+    if center in (0, 1):
+        effective = Fraction(tasks)
+    else:
+        effective = min(center * (1 - center) * tasks / spread, most) if spread else most
+    return _wilson(center, float(effective), student_t(tasks - 1))
+
+
+def _wilson(center: Fraction, size: float, quantile: float) -> tuple[float, float]:
+    p, extra = float(center), quantile**2 / size
+    middle = (p + extra / 2) / (1 + extra)
+    half = math.sqrt(p * (1 - p) * extra + extra**2 / 4) / (1 + extra)
+    return (0.0 if center == 0 else max(0.0, middle - half)), (1.0 if center == 1 else min(1.0, middle + half))
+
+
+@cache
+def student_t(freedom: int) -> float:
+    """The 97.5% quantile of Student's t with `freedom` >= 1 degrees of freedom."""
+    if freedom > 1000:
+        z = NormalDist().inv_cdf(0.975)
+        return z + (z**3 + z) / (4 * freedom)  # the next term is below 1e-5 here
+    low, high = 0.0, 16.0
+    for _ in range(60):
+        guess = (low + high) / 2
+        low, high = (guess, high) if _inside(guess, freedom) < 0.95 else (low, guess)
+    return high
+
+
+def _inside(t: float, freedom: int) -> float:
+    """P(-t < T < t): the finite series for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    angle = math.atan2(t, math.sqrt(freedom))
+    odd = freedom % 2
+    total, term = 0.0, math.cos(angle) if odd else 1.0
+    for power in range(odd, freedom - 1, 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (power + 1) / (power + 2)
+    return 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
+
+
+def _check_counts(n: int, c: int, k: int) -> None:
+    if not 0 <= c <= n or k < 1:
+        raise ValueError(f"n={n}, c={c}, k={k}: 0 <= c <= n and k >= 1 are needed")
