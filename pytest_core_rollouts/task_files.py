@@ -28,6 +28,9 @@ JUNK: Final = frozenset({b".DS_Store", b"__pycache__"})
 class TaskError(Exception):
     """A task that can't be used. `str()` names the file (key and line too, where there are any) and says what to do."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message.encode("utf-8", "backslashreplace").decode("utf-8"))  # paths may hold any bytes
+
 
 @dataclass(frozen=True)
 class InputFile:

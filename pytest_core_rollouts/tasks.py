@@ -186,7 +186,7 @@ def load_task(path: Path, task_id: str) -> Task:
     solution, solution_warnings = _read_solution(path / "solution")
     files, file_warnings = read_input_files(path / "files")
     return Task(
-        id=task_id,
+        id=_decoded(task_id),
         instruction=_read_instruction(path / "instruction.md"),
         expected=_read_expected(path / "expected.json"),
         files=files,
@@ -195,6 +195,14 @@ def load_task(path: Path, task_id: str) -> Task:
         warnings=(*file_warnings, *solution_warnings),
         **_read_settings(path / "task.yaml"),
     )
+
+
+def _decoded(name: str) -> str:
+    """A name from the file system as the UTF-8 it is, also where the locale made Python read it as ASCII."""
+    try:
+        return name.encode("ascii", "surrogateescape").decode("utf-8")
+    except UnicodeError:
+        return name
 
 
 def _check_parts(path: Path) -> None:

@@ -1,0 +1,101 @@
+"""An agent file: one column of the matrix, in YAML, with all that the wire lets vary.
+
+All keys are optional: `name` (the file's own name without its ending, if not given), `harness`, `model`, `protocol`,
+`base_url`, `api_key_env` (the name of an environment variable; the key itself never stands in a file), `instructions`,
+`tools` and `skills` (lists of mappings, sent as they are), `harness_config` (a mapping, sent as it is),
+`context_window` and `max_output_tokens` (tokens).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pytest_core_rollouts.matrix import HARNESS_PROTOCOLS, PROTOCOLS, Agent
+from pytest_core_rollouts.strict_yaml import (
+    Invalid,
+    Rule,
+    YamlError,
+    describe,
+    each,
+    load_yaml,
+    mapping,
+    positive_integer,
+    text,
+)
+
+
+class AgentError(Exception):
+    """An agent file that can't be used. `str()` names the file, key and line, and says what to do."""
+
+
+def load_agent(path: Path) -> Agent:
+    """The agent in a file. Raises AgentError; whether harness, model and provider fit is for `Agent.check`."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise AgentError(f"{path}: can't be read: {error.strerror}; give the path of an agent file") from None
+    try:
+        return Agent(**{"name": path.stem, **load_yaml(path, content).checked(_RULES)})
+    except YamlError as error:
+        raise AgentError(str(error)) from None
+
+
+def _one_of(known: Iterable[str]) -> Rule:
+    def checked(value: Any) -> str:
+        if value not in (names := tuple(known)):
+            raise Invalid(f"one of {', '.join(names)} is due, not {describe(value)}")
+        return str(value)
+
+    return checked
+
+
+def _base_url(value: Any) -> str:
+    try:
+        parts = urlsplit(text(value))
+    except ValueError as error:
+        raise Invalid(f"no URL: {error}; write https://host/v1") from None
+    if parts.scheme not in ("https", "http") or not parts.hostname:
+        raise Invalid(f"no URL: {value!r}; write https://host/v1")
+    if "@" in parts.netloc:
+        raise Invalid("a URL with credentials in it; take them out, and name the key's variable in api_key_env")
+    if parts.query or parts.fragment:
+        raise Invalid(f"a URL with a query or fragment: {value!r}; take it out")
+    return str(value)
+
+
+def _api_key_env(value: Any) -> str:
+    # A value that is refused may be a key, so the message does not repeat it.
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):
+        raise Invalid("the name of an environment variable is due (A-Z, 0-9, _), such as MODEL_API_KEY, never a key")
+    return value
+
+
+def _no_key(value: Any) -> Any:
+    raise Invalid("a key never stands in a file; put it in an environment variable, and name that in api_key_env")
+
+
+def _mappings(value: Any) -> tuple[dict[str, Any], ...]:
+    if not isinstance(value, list):
+        raise Invalid(f"a list of mappings is due, not {describe(value)}")
+    return tuple(each(mapping)(value))
+
+
+_RULES: Final[Mapping[str, Rule]] = {
+    "name": text,
+    "harness": _one_of(HARNESS_PROTOCOLS),
+    "model": text,
+    "protocol": _one_of(PROTOCOLS),
+    "base_url": _base_url,
+    "api_key_env": _api_key_env,
+    "instructions": text,
+    "tools": _mappings,
+    "skills": _mappings,
+    "harness_config": mapping,
+    "context_window": positive_integer,
+    "max_output_tokens": positive_integer,
+    "api_key": _no_key,
+}
