@@ -1,0 +1,24 @@
+"""Sandboxes: one Session's files and processes, shut in by bubblewrap.
+
+`Isolation.probe()` finds out once how a sandbox can be made here, or raises `SandboxUnavailable` with the remedy.
+A `Sandbox` is one Session's: write files into it, run commands in it, collect its outputs, destroy it.
+"""
+
+from __future__ import annotations
+
+from .isolation import Isolation, SandboxUnavailable
+from .limits import Limits
+from .outputs import CapturedFile, OutputsRejected
+from .process import Completed, SandboxFailed
+from .sandbox import Sandbox
+
+__all__ = [
+    "CapturedFile",
+    "Completed",
+    "Isolation",
+    "Limits",
+    "OutputsRejected",
+    "Sandbox",
+    "SandboxFailed",
+    "SandboxUnavailable",
+]

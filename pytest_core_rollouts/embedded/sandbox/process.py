@@ -1,0 +1,345 @@
+"""One command in one sandbox, from its start to the death of everything it started.
+
+Nothing may outlive us, not even when we are killed with SIGKILL while a sandbox is being made. bwrap ties its processes
+to its parent only once they are set up, so the command first waits at a gate: a shell that writes MARK and goes on when
+it reads a line. By then all ties hold. Should we be dead before that line, it reads the end of the pipe instead and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from .isolation import Isolation
+from .limits import Limits
+
+MARK = b"\x1e"
+_GATE = r"printf '\036'; read -r go && exec "
+_GATE_WITH_STDIN = ["/bin/sh", "-c", _GATE + '"$@"', "gate"]
+_GATE_WITHOUT_STDIN = ["/bin/sh", "-c", _GATE + '"$@" </dev/null', "gate"]
+_CHUNK = 1 << 16
+_SETUP_TIMEOUT_S = 30.0
+_DEATH_TIMEOUT_S = 30.0
+
+
+class SandboxFailed(Exception):
+    """The sandbox itself could not be started or ended; str: what bwrap or the kernel said."""
+
+
+@dataclass(frozen=True)
+class Completed:
+    """How a command ended. `output`: stdout and stderr as they came, up to the limit; `killed`: why we ended it."""
+
+    returncode: int
+    output: bytes
+    truncated: bool = False
+    timed_out: bool = False
+    killed: str | None = None
+
+
+class Process:
+    """A started bwrap: `pid` is the sandbox's init, whose death takes everything in the sandbox with it."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], status: int, stdin: int, output: int):
+        self.status, self.stdin, self.output = status, stdin, output
+        self._popen = popen
+        self._lock = threading.Lock()
+        self._ending = threading.Lock()
+        self._dead = False
+        self._code: int | None = None
+        self.pid = self._read_pid()
+        self._pidfd = _pidfd_open(self.pid)
+
+    def _read_pid(self) -> int | None:
+        """bwrap's first report, some 2 ms after its start; None when it failed before it."""
+        ready, _, _ = select.select([self.status], [], [], _SETUP_TIMEOUT_S)
+        line = os.read(self.status, 4096) if ready else b""
+        if not ready:
+            self._popen.kill()
+        try:
+            return int(json.loads(line.split(b"\n")[0])["child-pid"])
+        except (ValueError, KeyError):
+            return None
+
+    def kill(self) -> None:
+        """Kill everything in the sandbox; bwrap sees its init die and ends by itself. From any thread."""
+        with self._lock, contextlib.suppress(ProcessLookupError):
+            if self._dead:
+                return
+            if self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            elif self.pid is not None:
+                os.kill(self.pid, signal.SIGKILL)
+            else:
+                self._popen.kill()
+
+    def close_stdin(self) -> None:
+        os.close(self.stdin)
+        self.stdin = -1
+
+    def end(self) -> int:
+        """Make sure that nothing is left, and give the exit status. Blocks for some milliseconds.
+
+        Raises SandboxFailed when processes resist SIGKILL (they hang in the kernel).
+        """
+        with self._ending:
+            if self._code is None:
+                self._code = self._wait()
+            return self._code
+
+    def _wait(self) -> int:
+        self.kill()
+        deadline = time.monotonic() + _DEATH_TIMEOUT_S
+        try:
+            code = self._popen.wait(_DEATH_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise SandboxFailed(f"bwrap (pid {self._popen.pid}) does not end, though killed") from None
+        while not self._init_is_gone():
+            if time.monotonic() > deadline:
+                raise SandboxFailed(f"the sandbox's processes (init has pid {self.pid}) do not end, though killed")
+            time.sleep(0.001)
+        with self._lock:
+            self._dead = True
+        return code if code >= 0 else 128 - code
+
+    def _init_is_gone(self) -> bool:
+        if self._pidfd is not None:
+            return bool(select.select([self._pidfd], [], [], 1.0)[0])
+        if self.pid is None:
+            return True
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    def close(self) -> None:
+        with self._lock:
+            self._dead = True
+            for fd in (self.status, self.stdin, self.output, self._pidfd):
+                if fd is not None and fd >= 0:
+                    os.close(fd)
+            self.status = self.stdin = self.output = -1
+            self._pidfd = None
+
+
+def _pidfd_open(pid: int | None) -> int | None:
+    """None where the kernel (before 5.3) or this Python has no pidfds."""
+    if pid is None or not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+class Run:
+    """One command's run; `complete` is to be awaited once, `kill` may come from any thread at any time."""
+
+    def __init__(
+        self,
+        isolation: Isolation,
+        session: Path,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        binds: Sequence[tuple[Path, str]],
+        stdin: bytes | None,
+        timeout: float | None,
+        on_output: Callable[[bytes], None] | None,
+        output_limit: int,
+        limits: Limits,
+    ) -> None:
+        self.session = session
+        self.limits = limits
+        self.process: Process | None = None
+        self.killed: str | None = None
+        self._isolation = isolation
+        self._argv = [*(_GATE_WITHOUT_STDIN if stdin is None else _GATE_WITH_STDIN), *isolation.limited(argv, limits)]
+        self._env, self._binds = env, binds
+        self._timeout = timeout
+        self._on_output = on_output
+        self._output_limit = output_limit
+        self._to_write = memoryview(b"\n" + (stdin or b""))
+        self._output = bytearray()
+        self._truncated = False
+        self._begun = False
+        self._error: Exception | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """The sandbox's init, once it is there."""
+        return self.process.pid if self.process is not None else None
+
+    def wait_dead(self) -> None:
+        """After `kill`: block until nothing is left of the run, or nothing can come of it any more."""
+        if self.process is not None:
+            self.process.end()
+
+    def kill(self, reason: str) -> None:
+        """End the run; the first reason counts."""
+        with self._lock:
+            self.killed = self.killed or reason
+            process = self.process
+        if process is not None:
+            process.kill()
+
+    async def complete(self) -> Completed:
+        """Start the command and see it to its end. Raises SandboxFailed, and what `on_output` raises."""
+        spawner = self._isolation.spawner
+        starting = spawner.submit(self._start)
+        try:
+            process = await asyncio.wrap_future(starting)
+            with self._isolation.watcher.watching(self):
+                await self._follow(process)
+            code = await asyncio.get_running_loop().run_in_executor(spawner, process.end)
+            self._drain(process)
+        except asyncio.CancelledError:
+            self.kill("cancelled")
+            raise
+        finally:
+            self._clean_up(starting)
+        if self._error is not None:
+            raise self._error
+        if not self._begun and self.killed is None:
+            said = self._output.decode("utf-8", "replace").strip()
+            raise SandboxFailed(f"the sandbox did not start: {said or f'exit status {code}'}")
+        output = bytes(self._output) if self._begun else b""
+        return Completed(code, output, self._truncated, self.killed == "timeout", self.killed)
+
+    def _clean_up(self, starting: Future[Process]) -> None:
+        """Leave nothing, whatever happened. Blocks, but only when the event loop itself was being ended."""
+        if not starting.cancelled():
+            wait([starting])
+        if self.process is not None:
+            try:
+                self.process.end()
+            finally:
+                self.process.close()
+
+    def _start(self) -> Process:
+        isolation = self._isolation
+        with contextlib.ExitStack() as theirs:
+            ours: list[int] = []
+            stdin_read, stdin_write = _pipe(theirs, ours, ours_is=1)
+            output_read, output_write = _pipe(theirs, ours, ours_is=0)
+            status_read, status_write = _pipe(theirs, ours, ours_is=0)
+            try:
+                options = theirs.enter_context(isolation.options_fd(self.session, self._env, self._binds))
+                popen = subprocess.Popen(
+                    isolation.command(options, self._argv, status=status_write),
+                    cwd=isolation.bubblewrap.file.parent,
+                    env={},
+                    stdin=stdin_read,
+                    stdout=output_write,
+                    stderr=output_write,
+                    pass_fds=(options, status_write),
+                )
+            except BaseException:
+                for fd in ours:
+                    os.close(fd)
+                raise
+        process = Process(popen, status_read, stdin_write, output_read)
+        with self._lock:
+            self.process = process
+            killed = self.killed
+        if killed is not None:
+            process.kill()
+        return process
+
+    async def _follow(self, process: Process) -> None:
+        """Until bwrap has ended: its status pipe is closed then, whoever still holds the other pipes."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def read_status() -> None:
+            if not os.read(process.status, 4096) and not ended.done():
+                ended.set_result(None)
+
+        def read_output() -> None:
+            if not self._read(process):
+                loop.remove_reader(process.output)
+
+        for fd in (process.stdin, process.output):
+            os.set_blocking(fd, False)
+        loop.add_reader(process.status, read_status)
+        loop.add_reader(process.output, read_output)
+        timer = None if self._timeout is None else loop.call_later(self._timeout, self.kill, "timeout")
+        try:
+            await ended
+        finally:
+            if timer is not None:
+                timer.cancel()
+            loop.remove_reader(process.status)
+            loop.remove_reader(process.output)
+            if process.stdin >= 0:
+                loop.remove_writer(process.stdin)
+
+    def _drain(self, process: Process) -> None:
+        while self._read(process):
+            pass
+
+    def _read(self, process: Process) -> bool:
+        """Take what the pipe holds; False at its end, and when there is nothing now."""
+        try:
+            chunk = os.read(process.output, _CHUNK)
+        except BlockingIOError:
+            return False
+        if self._begun:
+            self._take(chunk)
+        elif chunk:
+            before, mark, after = (bytes(self._output) + chunk).partition(MARK)
+            self._output[:] = before  # what bwrap itself said
+            if mark:
+                self._begun = True
+                self._output.clear()
+                self._feed(process)
+                self._take(after)
+        return bool(chunk)
+
+    def _take(self, chunk: bytes) -> None:
+        room = self._output_limit - len(self._output)
+        self._output += chunk[: max(room, 0)]
+        self._truncated = self._truncated or len(chunk) > room
+        if chunk and self._on_output is not None and self._error is None:
+            try:
+                self._on_output(chunk)
+            except Exception as error:  # noqa: BLE001  (`complete` raises it)
+                self._error = error
+                self.kill("failed")
+
+    def _feed(self, process: Process) -> None:
+        """Write the line that opens the gate, and stdin."""
+        loop = asyncio.get_running_loop()
+        try:
+            written = os.write(process.stdin, self._to_write)
+        except BlockingIOError:
+            written = 0
+        except BrokenPipeError:
+            written = len(self._to_write)
+        self._to_write = self._to_write[written:]
+        if self._to_write:
+            loop.add_writer(process.stdin, self._feed, process)
+        else:
+            loop.remove_writer(process.stdin)
+            process.close_stdin()
+
+
+def _pipe(theirs: contextlib.ExitStack, ours: list[int], *, ours_is: int) -> tuple[int, int]:
+    """A pipe whose end `ours_is` (0: read, 1: write) is added to `ours`; the other one is closed with `theirs`."""
+    ends = os.pipe()
+    ours.append(ends[ours_is])
+    theirs.callback(os.close, ends[1 - ours_is])
+    return ends
