@@ -1,0 +1,533 @@
+from __future__ import annotations
+
+import json
+import math
+import time
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from pytest_core_rollouts.grading import (
+    ANSWER_LIMIT,
+    DEPTH_LIMIT,
+    MISSING,
+    NOTHING,
+    REASONS_LIMIT,
+    TEXT_LIMIT,
+    Answer,
+    Grade,
+    InvalidJSON,
+    Reason,
+    Tolerance,
+    check_expected,
+    grade_answer,
+    parse_json,
+    read_answer,
+    render_path,
+)
+
+
+def reward(expected: dict[str, Any], answer: str | bytes, tolerance: Tolerance | None = None) -> float:
+    """The reward of an answer file with this content."""
+    read = read_answer(answer.encode() if isinstance(answer, str) else answer)
+    return (grade_answer(expected, read, tolerance) if tolerance else grade_answer(expected, read)).reward
+
+
+# Reading
+
+
+def test_integers_and_other_numbers_are_told_apart() -> None:
+    value = parse_json(b'{"i": 3, "f": 3.0, "e": 3e0, "minus": -0}')
+    assert [type(number) for number in value.values()] == [int, float, float, int]
+
+
+def test_a_byte_order_mark_is_ignored() -> None:
+    assert parse_json(b'\xef\xbb\xbf{"x": 1}') == {"x": 1}
+    assert reward({"x": 1}, b'\xef\xbb\xbf{"x":1}') == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"", "the file is empty (line 1, column 1)"),
+        (b" \n", "the file is empty (line 2, column 1)"),
+        (b'```json\n{"x":1}\n```', "Expecting value (line 1, column 1)"),
+        (b'{"x":1} // done', "Extra data (line 1, column 9)"),
+        (b'{"x":1}{"x":2}', "Extra data (line 1, column 8)"),
+        (b"{'x':1}", "Expecting property name enclosed in double quotes (line 1, column 2)"),
+        (b'{"x": NaN}', "NaN is no JSON number"),
+        (b'{"x": Infinity}', "Infinity is no JSON number"),
+        (b'{"x": -Infinity}', "-Infinity is no JSON number"),
+        (b'{"x": 1, "x": 2}', 'duplicate key "x"'),
+        (b'{"a": {"x": 1, "\\u0078": 1}}', 'duplicate key "x"'),
+        (b'{"x": "\xff"}', "byte 7 is not UTF-8"),
+        (b"\xff\xfe{\0}\0", "byte 0 is not UTF-8"),
+        (b'{"x": "\xed\xa0\xb5"}', "byte 7 is not UTF-8"),
+        (b'{"x": 1e999}', "a number beyond a float: 1e999"),
+        (b'{"x": -1e999}', "a number beyond a float: -1e999"),
+        (b'{"x": ' + b"9" * 400 + b"}", "a number beyond a float: 99999999999999999999..."),
+        (b'{"x": ' + b"9" * 5000 + b"}", "a number of 5,000 characters (1,000 are read at most)"),
+        (b'{"x": 0.' + b"1" * 1000 + b"}", "a number of 1,002 characters (1,000 are read at most)"),
+        (b"[" * 101 + b"]" * 101, "nested more than 100 levels deep"),
+        (b'{"x":' * 100_000 + b"1" + b"}" * 100_000, "nested more than 100 levels deep"),
+        (b"[" * 100_000, "nested more than 100 levels deep"),
+    ],
+)
+def test_what_is_not_json_is_refused_with_the_reason(data: bytes, problem: str) -> None:
+    with pytest.raises(InvalidJSON) as caught:
+        parse_json(data)
+    assert str(caught.value) == f"not valid JSON: {problem}"
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"x":1,}', b'{"x":01}', b'{"x":.5}', b'{"x":+1}', b'{"x":"\t"}', b'{"x":True}', b"{x:1}"]
+)
+def test_near_json_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidJSON):
+        parse_json(data)
+
+
+def test_nesting_up_to_the_limit_is_read() -> None:
+    value = parse_json(b"[" * DEPTH_LIMIT + b"]" * DEPTH_LIMIT)
+    for _ in range(DEPTH_LIMIT - 1):
+        (value,) = value
+    assert value == []
+
+
+def test_brackets_in_strings_are_no_nesting() -> None:
+    text = '{["\\\\' * 200
+    assert parse_json(json.dumps({text: [text, '"' * 300]}).encode()) == {text: [text, '"' * 300]}
+
+
+def test_nesting_behind_an_escaped_quote_is_seen() -> None:
+    with pytest.raises(InvalidJSON, match="levels deep"):
+        parse_json(b'{"a\\"": "\\\\", "b": ' + b"[" * 5000 + b"]" * 5000 + b"}")
+
+
+def test_a_lone_surrogate_is_read_and_graded() -> None:
+    answer = read_answer(rb'{"s": "\ud835"}')
+    assert answer.value == {"s": "\ud835"}
+    assert grade_answer({"s": "x"}, answer).reasons == (Reason("s", "x", "\ud835"),)
+    assert grade_answer({"s": "\ud835"}, answer).reward == 1
+
+
+def test_an_answer_over_the_limit_is_not_read() -> None:
+    answer = read_answer(b'{"x": 1}' + b" " * ANSWER_LIMIT)
+    assert answer == Answer(problem="the answer is too large: 1,048,584 bytes; 1,048,576 are read at most")
+    assert read_answer(b'{"x": 1}'.ljust(ANSWER_LIMIT)).value == {"x": 1}
+
+
+def test_the_text_of_what_is_no_json_is_kept_up_to_its_limit() -> None:
+    assert read_answer(b"no idea \xff").text == "no idea \ufffd"
+    for data in (b"\xff" * ANSWER_LIMIT, "é".encode() * (ANSWER_LIMIT // 2), b"x" * ANSWER_LIMIT):
+        text = read_answer(data).text
+        assert text is not None
+        assert TEXT_LIMIT - 3 <= len(text.encode()) <= TEXT_LIMIT
+
+
+def test_an_answer_with_a_problem_gets_zero_and_the_problem() -> None:
+    assert grade_answer({"x": 1}, Answer(problem="answer.json not found")) == Grade(0.0, (), "answer.json not found")
+    grade = grade_answer({"x": 1}, read_answer(b'{"x":1,}'))
+    assert grade.reward == 0
+    assert grade.note is not None
+    assert grade.note.startswith("the answer is not valid JSON: ")
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ('[{"x":1}]', "an array"),
+        ('"x"', "a string"),
+        ("42", "a number"),
+        ("1.5", "a number"),
+        ("null", "null"),
+        ("true", "true"),
+    ],
+)
+def test_an_answer_that_is_no_object_is_kept_and_gets_zero(answer: str, kind: str) -> None:
+    read = read_answer(answer.encode())
+    assert read == Answer(value=json.loads(answer))
+    assert grade_answer({"x": 1}, read) == Grade(0.0, (), f"the answer is {kind}; a JSON object was due")
+
+
+# Comparing: kinds of values
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '{"n":true,"ok":true,"z":[0,1]}',
+        '{"n":1,"ok":1,"z":[0,1]}',
+        '{"n":1,"ok":true,"z":[false,true]}',
+        '{"n":1,"ok":true,"z":[0,true]}',
+        '{"n":1.0,"ok":1.0,"z":[0,1]}',
+    ],
+)
+def test_a_boolean_is_no_number(answer: str) -> None:
+    expected = {"n": 1, "ok": True, "z": [0, 1]}
+    assert reward(expected, answer) == 0
+    assert reward(expected, json.dumps(expected)) == 1
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer"),
+    [
+        (True, '"true"'),
+        (True, '"false"'),
+        (True, "1"),
+        (False, '"false"'),
+        (False, "0"),
+        (False, "null"),
+        (False, '""'),
+    ],
+)
+def test_only_a_boolean_matches_a_boolean(expected: bool, answer: str) -> None:
+    assert reward({"ok": expected}, f'{{"ok":{answer}}}') == 0
+    assert reward({"ok": expected}, "{}") == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"), [("{}", 0), ('{"n":null}', 1), ('{"n":""}', 0), ('{"n":0}', 0), ('{"n":false}', 0)]
+)
+def test_null_must_be_there(answer: str, score: int) -> None:
+    assert reward({"n": None}, answer) == score
+
+
+@pytest.mark.parametrize("answer", ["null", "[]", "{}", '""', "0", "false"])
+def test_nothing_empty_matches_a_value(answer: str) -> None:
+    for value in (1, 1.5, "x", True, [1], {"a": 1}):
+        assert reward({"x": value}, f'{{"x":{answer}}}') == 0
+
+
+def test_a_value_in_a_list_is_not_the_value() -> None:
+    assert reward({"genre": "sci-fi"}, '{"genre":["sci-fi"]}') == 0
+    assert reward({"genre": ["sci-fi"]}, '{"genre":"sci-fi"}') == 0
+    assert reward({"genre": {"0": "x"}}, '{"genre":["x"]}') == 0
+
+
+# Comparing: numbers
+
+
+@pytest.mark.parametrize("key", ["date", "id", "rows"])
+def test_integers_match_exactly(key: str) -> None:
+    expected = {"date": 20240101, "id": 9007199254740993, "rows": 1000001}
+    answer = {**expected, key: expected[key] + (-1 if key == "id" else 1)}
+    assert reward(expected, json.dumps(answer)) == 0
+    assert reward(expected, json.dumps(answer), Tolerance(relative=0.5, absolute=10)) == 0
+    assert reward(expected, json.dumps(expected)) == 1
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer", "score"),
+    [
+        (3, "3.0", 1),
+        (3, "3.0000001", 1),
+        (3, "3.00001", 0),
+        (3.0, "3", 1),
+        (1000, "1e3", 1),
+        (1000000.0, "1000001", 1),  # a fraction on one side is enough
+        (1000000.0, "1000002", 0),
+        (1.0, "1.000001", 1),
+        (1.0, "1.0000011", 0),
+        (-2.5, "-2.5000001", 1),
+        (2.5, "-2.5", 0),
+        (0, "-0.0", 1),
+        (0.0, "0", 1),
+        (0.0, "1e-300", 0),
+        (0.1 + 0.2, "0.3", 1),
+        (5e-324, "0", 0),
+        (1.7976931348623157e308, "-1.7976931348623157e308", 0),
+        (10**308, "1e308", 1),
+        (10**300, "1.0000001e300", 1),
+    ],
+)
+def test_other_numbers_match_within_a_millionth(expected: float, answer: str, score: int) -> None:
+    assert reward({"x": expected}, f'{{"x":{answer}}}') == score
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "expected", "answer", "score"),
+    [
+        (Tolerance(), 1.1, "1.1000000001", 0),
+        (Tolerance(), 1.1, "1.1", 1),
+        (Tolerance(absolute=0.01), 1.1, "1.11", 1),  # 1.11 - 1.1 is more than 0.01 in binary floats
+        (Tolerance(absolute=0.01), 1.1, "1.1100001", 0),
+        (Tolerance(absolute=0.01), 123456789.0, "123456789.02", 0),  # the default is replaced, not added to
+        (Tolerance(relative=0.05), 200.0, "190", 1),
+        (Tolerance(relative=0.05), 190.0, "200", 0),  # relative to what is expected
+        (Tolerance(relative=0.05), -200.0, "-210.0", 1),
+        (Tolerance(relative=0.001, absolute=1), 10.0, "11.0", 1),
+        (Tolerance(absolute=0.5), 0.0, "-0.5", 1),
+    ],
+)
+def test_a_task_may_have_a_tolerance_of_its_own(tolerance: Tolerance, expected: float, answer: str, score: int) -> None:
+    assert reward({"x": expected}, f'{{"x":{answer}}}', tolerance) == score
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+def test_what_is_not_finite_matches_nothing(number: float) -> None:
+    assert grade_answer({"x": number}, Answer(value={"x": number})).reward == 0
+    assert grade_answer({"x": 1.0}, Answer(value={"x": number})).reward == 0
+
+
+@pytest.mark.parametrize(
+    ("relative", "absolute"), [(-1.0, 0.0), (math.nan, 0.0), (0.0, math.inf), (1.0, 0.0), (5.0, 0.0)]
+)
+def test_a_tolerance_must_make_sense(relative: float, absolute: float) -> None:
+    with pytest.raises(ValueError, match=r"tolerance: (relative|absolute) must be"):
+        Tolerance(relative, absolute)
+
+
+def test_a_tolerance_is_made_of_numbers() -> None:
+    with pytest.raises(TypeError, match=r"relative must be a number, not '0.1'"):
+        Tolerance("0.1")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="absolute must be a number, not True"):
+        Tolerance(absolute=True)
+
+
+# Comparing: texts
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [
+        ("x", 1),
+        (" x\n", 1),
+        ("\u00a0x", 1),
+        ("\u2028x", 1),
+        ("x\r\n", 1),
+        ("\u200bx", 0),
+        ("\ufeffx", 0),
+        ("X", 0),
+        ("x x", 0),
+        ("", 0),
+        (" ", 0),
+    ],
+)
+def test_texts_match_trimmed(answer: str, score: int) -> None:
+    assert reward({"s": "x"}, json.dumps({"s": answer})) == score
+    assert reward({"s": "\tx\r\n"}, json.dumps({"s": answer})) == score
+
+
+def test_inner_space_counts_and_a_blank_matches_only_a_blank() -> None:
+    assert reward({"s": "x y"}, '{"s":"x  y"}') == 0
+    assert reward({"s": " "}, '{"s":""}') == 1
+    assert reward({"s": ""}, '{"s":"0"}') == 0
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer", "score"),
+    [
+        ("caf\u00e9", "cafe\u0301", 1),
+        ("cafe\u0301", "caf\u00e9", 1),
+        ("\u1f82", "\u03b1\u0313\u0300\u0345", 1),
+        ("\u03b1\u0313\u0300\u0345" * 10, "\u1f82" * 10, 1),
+        ("\U0001d160" * 20, "\U0001d158\U0001d165\U0001d16e" * 20, 1),  # NFC makes these longer
+        ("Paris", "paris", 0),
+        ("\ufb01", "fi", 0),
+        ("5", "\uff15", 0),
+        ("caf\u00e9", "cafe", 0),
+    ],
+)
+def test_texts_match_in_nfc_and_no_looser(expected: str, answer: str, score: int) -> None:
+    assert reward({"s": expected}, json.dumps({"s": answer})) == score
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer", "score"),
+    [
+        (0.2, '"20%"', 0),
+        (0.2, "20", 0),
+        (0.2, '"0.2"', 0),
+        (4183, '"4,183"', 0),
+        (4183, '"$4183"', 0),
+        ("4183", "4183", 0),
+        ("20%", '" 20% "', 1),
+    ],
+)
+def test_no_unit_is_guessed(expected: Any, answer: str, score: int) -> None:
+    assert reward({"r": expected}, f'{{"r":{answer}}}') == score
+
+
+def test_keys_match_in_nfc_but_are_not_trimmed() -> None:
+    assert reward({"caf\u00e9": 1}, json.dumps({"cafe\u0301": 1})) == 1
+    assert reward({"cafe\u0301": 1}, json.dumps({"caf\u00e9": 1})) == 1
+    assert reward({"K": 1}, json.dumps({"\u212a": 1})) == 1  # the Kelvin sign
+    assert reward({"x": 1}, '{" x":1}') == 0
+    assert reward({"x": 1}, '{"X":1}') == 0
+    both = {"cafe\u0301": 2, "caf\u00e9": 1}
+    assert reward({"caf\u00e9": 1}, json.dumps(both)) == 1
+    assert reward({"cafe\u0301": 2}, json.dumps(both)) == 1
+
+
+# Comparing: objects and arrays
+
+
+def test_extra_keys_are_ignored_at_every_depth() -> None:
+    expected = {"a": {"b": [{"c": 1}]}, "empty": {}}
+    assert reward(expected, '{"a":{"b":[{"c":1,"x":0}],"x":0},"empty":{"x":0},"x":0}') == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [
+        ("[1,2,3]", 1),
+        ("[3,2,1]", 0),
+        ("[1,2]", 0),
+        ("[1,2,3,4]", 0),
+        ("[1,2,3.0000001]", 1),
+        ('["1",2,3]', 0),
+        ("[]", 0),
+    ],
+)
+def test_arrays_match_by_order_and_length(answer: str, score: int) -> None:
+    assert reward({"a": [1, 2, 3]}, f'{{"a":{answer}}}') == score
+
+
+def test_an_empty_array_matches_an_empty_array_alone() -> None:
+    assert reward({"a": []}, '{"a":[]}') == 1
+    assert reward({"a": []}, '{"a":[null]}') == 0
+    assert reward({"a": [None]}, '{"a":[]}') == 0
+
+
+# Reasons
+
+
+def test_each_difference_has_a_reason_with_its_path() -> None:
+    expected = {"regions": {"north": [1, 2, 3], "South East": {"n": 1}}, "total": 5, "gone": None, "same": 1}
+    answer = {"regions": {"north": [1, 2, 4], "South East": {"n": True}}, "total": "5", "same": 1, "extra": 0}
+    grade = grade_answer(expected, Answer(value=answer))
+    assert grade == Grade(
+        0.0,
+        (
+            Reason("regions.north[2]", 3, 4),
+            Reason('regions["South East"].n', 1, True),
+            Reason("total", 5, "5"),
+            Reason("gone", None, MISSING),
+        ),
+    )
+    assert grade.reasons[1].answered is True
+
+
+def test_arrays_of_other_lengths_name_what_is_missing_or_too_much() -> None:
+    assert grade_answer({"a": [1, 2]}, Answer(value={"a": [1]})).reasons == (Reason("a[1]", 2, MISSING),)
+    assert grade_answer({"a": [1]}, Answer(value={"a": [1, [2]]})).reasons == (Reason("a[1]", NOTHING, [2]),)
+
+
+def test_a_missing_object_is_one_reason() -> None:
+    expected = {"a": {"b": 1, "c": 2}}
+    assert grade_answer(expected, Answer(value={})).reasons == (Reason("a", {"b": 1, "c": 2}, MISSING),)
+
+
+def test_reasons_are_capped_and_counted() -> None:
+    grade = grade_answer({"a": [0] * 1500}, Answer(value={"a": [1] * 1500}))
+    assert len(grade.reasons) == REASONS_LIMIT
+    assert grade.note == "1,500 values differ; the first 100 are listed"
+    assert grade_answer({"a": [0] * 100}, Answer(value={"a": [1] * 100})).note is None
+
+
+def test_the_deepest_difference_is_found() -> None:
+    expected = parse_json(b'{"a":' * (DEPTH_LIMIT - 1) + b'{"x":1}' + b"}" * (DEPTH_LIMIT - 1))
+    answer = parse_json(b'{"a":' * (DEPTH_LIMIT - 1) + b'{"x":2}' + b"}" * (DEPTH_LIMIT - 1))
+    assert grade_answer(expected, Answer(value=answer)).reasons == (Reason("a." * (DEPTH_LIMIT - 1) + "x", 1, 2),)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ((), ""),
+        (("a",), "a"),
+        (("a", "b-c", 0, 1, "d"), "a.b-c[0][1].d"),
+        (("Zürich", "New York"), 'Zürich["New York"]'),
+        (("", "a.b", "1st", 'say "x"'), '[""]["a.b"]["1st"]["say \\"x\\""]'),
+        (("a\nb", "\ud835", "Zürich Nord"), '["a\\nb"]["\\ud835"]["Zürich Nord"]'),
+    ],
+)
+def test_paths_can_be_read(path: tuple[str | int, ...], text: str) -> None:
+    assert render_path(path) == text
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, math.inf])
+def test_a_reward_is_from_zero_to_one(value: float) -> None:
+    with pytest.raises(ValueError, match="a reward must be from 0 to 1"):
+        Grade(value)
+
+
+@pytest.mark.parametrize("value", ["1", "false", None, True, [1]])
+def test_a_reward_is_a_number(value: Any) -> None:
+    with pytest.raises(TypeError, match="a reward must be a number"):
+        Grade(value)
+
+
+def test_a_whole_reward_becomes_a_float() -> None:
+    assert type(Grade(1).reward) is float
+
+
+# What may be expected
+
+
+class _Color(IntEnum):
+    RED = 1
+
+
+def _endless() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["again"] = value
+    return value
+
+
+@pytest.mark.parametrize(
+    ("expected", "problem"),
+    [
+        ({}, "must be an object with at least one key"),
+        ([1], "must be an object with at least one key"),
+        (None, "must be an object with at least one key"),
+        ({"a": {1: 2}}, "a key that is no string (at a)"),
+        ({"a": (1, 2)}, "a value of type tuple can't be expected of JSON (at a)"),
+        ({"a": [0, {1}]}, "a value of type set can't be expected of JSON (at a[1])"),
+        ({"a": b"x"}, "a value of type bytes"),
+        ({"a": _Color.RED}, "a value of type _Color"),
+        ({"a": MappingProxyType({})}, "a value of type mappingproxy"),
+        ({"a": math.nan}, "a number that no float can hold can't be expected of JSON (at a)"),
+        ({"a": -math.inf}, "a number that no float can hold"),
+        ({"a": 10**400}, "a number that no float can hold"),
+        ({"a": 10**5000}, "a number that no float can hold"),
+        ({"a": {"e\u0301": 1, "\u00e9": 2}}, "two keys that differ in Unicode form only (at a)"),
+        (_endless(), "nested more than 100 levels deep"),
+    ],
+)
+def test_what_no_answer_can_match_may_not_be_expected(expected: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match="expected") as caught:
+        check_expected(expected)
+    assert problem in str(caught.value)
+
+
+def test_what_json_can_hold_may_be_expected() -> None:
+    check_expected({"a": [1, 1.5, "x", True, None, {"b": {}}, []], "": -(10**308), "\ud835": "\ud835"})
+
+
+# Speed
+
+
+HOSTILE = {
+    "brackets": b"[" * ANSWER_LIMIT,
+    "shallow brackets": b'{"s":[' + b"[]," * 340_000 + b"[]]}",
+    "quotes": b'"' * ANSWER_LIMIT,
+    "escaped quotes": b'"' + b'\\"' * 520_000,
+    "backslashes": b'"' + b"\\" * 1_000_000,
+    "digits": b'{"s":' + b"9" * 1_000_000 + b"}",
+    "combining marks": b'{"s":"a' + "\u0301\u0316".encode() * 250_000 + b'"}',
+    "combining marks in a key": b'{"a' + "\u0301\u0316".encode() * 250_000 + b'":1}',
+    "many unusual keys": ("{" + ",".join(f'"é{n}":0' for n in range(80_000)) + "}").encode(),
+    "white space": b'{"s":"' + b" " * 1_000_000 + b'"}',
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_answer_can_stall_the_grader(name: str) -> None:
+    expected: dict[str, Any] = {"s": "é", **{f"ü{n}": 0 for n in range(500)}}
+    start = time.process_time()
+    assert grade_answer(expected, read_answer(HOSTILE[name])).reward == 0
+    assert time.process_time() - start < 5  # a quadratic step takes minutes
