@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -82,15 +83,35 @@ def load_yaml(path: Path, content: bytes) -> YamlFile:
         line = content.count(b"\n", 0, error.start) + 1
         raise YamlError(f"{path}:{line}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=_loader())
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise YamlError(f"{path}:{line}: the character {error.character!a} is not allowed; remove it") from None
+        raise YamlError(
+            f"{path}:{line}: the character U+{int(error.character):04X} is not allowed; remove it"
+        ) from None
     except yaml.MarkedYAMLError as error:
         raise YamlError(f"{path}:{_line_of(error)}: {_syntax_problem(error)}") from None
     except RecursionError:
         raise YamlError(f"{path}:1: nested too deeply; a few levels are enough") from None
     return _Reading(path).file(root)
+
+
+@cache
+def _loader() -> type[yaml.SafeLoader]:
+    """A loader without aliases: they share and multiply nodes, and could make a small file endless."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+                raise yaml.composer.ComposerError(problem=_ALIAS, problem_mark=mark)
+            return super().compose_node(parent, index)
+
+    return Loader
+
+
+_ALIAS: Final = "an alias (*) is not supported; write the value out"
 
 
 def _line_of(error: yaml.MarkedYAMLError) -> int:
@@ -100,6 +121,8 @@ def _line_of(error: yaml.MarkedYAMLError) -> int:
 
 def _syntax_problem(error: yaml.MarkedYAMLError) -> str:
     problem = " ".join(filter(None, (error.context, error.problem)))
+    if problem == _ALIAS:
+        return problem
     if "'\\t'" in problem:
         return "a tab where YAML allows none; indent with spaces"
     if "single document" in problem:
@@ -113,7 +136,6 @@ class _Reading:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lines: dict[Key, int] = {}
-        self._seen: set[int] = set()
 
     def file(self, root: yaml.Node | None) -> YamlFile:
         import yaml
@@ -127,9 +149,6 @@ class _Reading:
     def _value(self, node: yaml.Node, key: Key) -> Any:
         import yaml
 
-        if id(node) in self._seen:
-            raise self._error(node, key, "an alias (*) is not supported; write the value out")
-        self._seen.add(id(node))
         if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
             return self._mapping(node, key)
         if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
@@ -146,7 +165,9 @@ class _Reading:
     def _mapping(self, node: yaml.MappingNode, key: Key) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for name_node, node_value in node.value:
-            name = self._value(name_node, key) if name_node.tag != _MERGE else "<<"
+            if name_node.tag == _MERGE:
+                raise self._error(name_node, key, "a merge (<<) is not supported; write the values out")
+            name = self._value(name_node, key)
             if not isinstance(name, str):
                 raise self._error(name_node, key, f"the key {name!r} must be a text; put it in quotes")
             inner = (*key, name)
