@@ -1,6 +1,7 @@
 """`python -m pytest_core_rollouts.embedded`: serve on an inherited socket until stdin closes.
 
-The first line of stdin is a JSON object of settings; one line on stdout answers it: {"ready": true} or {"error": TEXT}.
+The first line of stdin is a JSON object of settings; one line on stdout answers it: {"folders": [PATH, ...]} when it
+serves (all that it keeps on disk, for the parent to remove should it be killed), or {"error": TEXT}.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def main() -> int:
         return _refuse(_EXTRA.format(missing=error.name))
     try:
         settings = server.Settings(**json.loads(line))
-        server.serve(settings, ready=lambda: _answer({"ready": True}))
+        server.serve(settings, ready=lambda folders: _answer({"folders": [str(folder) for folder in folders]}))
     except server.SandboxUnavailable as error:
         return _refuse(str(error))
     return 0

@@ -41,7 +41,7 @@ class EmbeddedCore:
         self.base_url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
         self.api_key = secrets.token_urlsafe(32)
         self._process: subprocess.Popen[bytes] | None = None
-        self._scratch: Path | None = None
+        self._folders: list[Path] = []
         self._log: IO[bytes] | None = None
 
     @classmethod
@@ -77,14 +77,15 @@ class EmbeddedCore:
             raise EmbeddedCoreError("The embedded Core was started already, or closed: reserve another one.")
         if not sys.platform.startswith("linux"):
             raise EmbeddedCoreError("The embedded Core runs on Linux alone: its sandboxes are Linux namespaces.")
-        self._scratch = Path(tempfile.mkdtemp(prefix="pytest-core-rollouts-"))
+        scratch = tempfile.mkdtemp(prefix="pytest-core-rollouts-")
+        self._folders = [Path(scratch)]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
         atexit.register(self.stop)
         settings = {
             "api_key": self.api_key,
             "listener": self._listener.fileno(),
             "parent": os.getpid(),
-            "scratch": str(self._scratch),
+            "scratch": scratch,
             "hidden": [str(path) for path in hidden],
             "default_harness": default_harness,
         }
@@ -114,8 +115,8 @@ class EmbeddedCore:
             process.stdout.close()
         if self._log is not None:
             self._log.close()
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        for folder in self._folders:  # the process removes them itself, unless it was killed
+            shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
         """Give up the reserved socket, when no process has taken it over."""
@@ -169,6 +170,7 @@ class EmbeddedCore:
         answer = json.loads(line)
         if "error" in answer:
             raise EmbeddedCoreError(answer["error"])
+        self._folders = [Path(folder) for folder in answer["folders"]]
 
     def _details(self) -> str:
         said = self.errors()

@@ -39,17 +39,17 @@ class Settings:
     default_harness: str | None = None
 
 
-def serve(settings: Settings, ready: Callable[[], None]) -> None:
-    """Serve until stdin closes, the parent is gone or SIGTERM comes; then kill every sandbox and remove the scratch.
+def serve(settings: Settings, ready: Callable[[list[Path]], None]) -> None:
+    """Serve until stdin closes, the parent is gone or SIGTERM comes; then kill every sandbox and remove their folders.
 
-    Calls `ready` once requests are served. Raises SandboxUnavailable before that.
+    Calls `ready` with the folders in use, once requests are served. Raises SandboxUnavailable before that.
     """
     scratch = Path(settings.scratch)
-    try:
-        hidden = [*(Path(path) for path in settings.hidden), scratch]
-        asyncio.run(_serve(settings, Isolation.probe(hidden=hidden), ready))
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        isolation = Isolation.probe(hidden=[*(Path(path) for path in settings.hidden), scratch])
+        stack.callback(isolation.close)
+        asyncio.run(_serve(settings, isolation, lambda: ready([scratch, isolation.folder])))
 
 
 async def _serve(settings: Settings, isolation: Isolation, ready: Callable[[], None]) -> None:
@@ -81,13 +81,9 @@ async def _serve(settings: Settings, isolation: Isolation, ready: Callable[[], N
 
 
 def _make_runtime(isolation: Isolation, scratch: Path, cores: int) -> Runtime:
-    sessions, artifacts = scratch / "sessions", scratch / "artifacts"
-    for folder in (sessions, artifacts):
-        folder.mkdir(mode=0o700)
     return Runtime(
         isolation=isolation,
-        sessions=sessions,
-        artifacts=artifacts,
+        artifacts=scratch,
         writing=asyncio.Semaphore(2 * cores),
         preparing=asyncio.Semaphore(2 * cores),
         running=asyncio.Semaphore(4 * cores),

@@ -24,7 +24,7 @@ from .errors import conflict
 from .events import EventBus
 from .harnesses import Job, TurnFailed
 from .inputs import Message
-from .sandbox import Isolation, OutputsRejected, Sandbox
+from .sandbox import Isolation, OutputsRejected, Sandbox, SandboxFailed
 from .trajectory import Item
 from .turns import Turn, total_usage
 from .wire import agent_wire, environment_wire
@@ -47,8 +47,7 @@ class Runtime:
     """What all Sessions share. Work that needs the machine waits for a slot, so that Sessions may be many."""
 
     isolation: Isolation
-    sessions: Path  # a folder each
-    artifacts: Path  # a folder each
+    artifacts: Path  # a folder for each Session
     writing: asyncio.Semaphore  # sandboxes whose files are being written
     preparing: asyncio.Semaphore  # sandboxes that run setup commands
     running: asyncio.Semaphore  # sandboxes that run a Turn
@@ -73,7 +72,6 @@ class Session:
         self.failure: str | None = None  # why the Environment failed
         self.bus = EventBus()
         self._runtime = runtime
-        self._folder = runtime.sessions / self.id
         self._pending: tuple[Message, ...] = request.messages
         self._prepared = asyncio.Event()
         self._sandbox: Sandbox | None = None
@@ -188,7 +186,7 @@ class Session:
             await asyncio.wait_for(self._prepare_sandbox(environment), INPUT_DEADLINE_S)
         except asyncio.TimeoutError:
             self._fail(f"The environment was not ready within {INPUT_DEADLINE_S:.0f} seconds.")
-        except EnvironmentFailed as error:
+        except (EnvironmentFailed, SandboxFailed) as error:
             self._fail(str(error))
         except OSError as error:
             self._fail(f"The environment's files could not be written: {error.strerror or error}.")
@@ -213,8 +211,8 @@ class Session:
                     await self._set_up(sandbox, index, command)
 
     def _make_sandbox(self, environment: Environment) -> Sandbox:
-        self._folder.mkdir(mode=0o700)
-        sandbox = Sandbox(self._runtime.isolation, self._folder)
+        isolation = self._runtime.isolation
+        sandbox = Sandbox(isolation, isolation.sessions / self.id)
         sandbox.write_files((file.path, file.data) for file in environment.files)
         return sandbox
 
@@ -278,6 +276,8 @@ class Session:
                 self._end_turn(turn, "cancelled")
         except TurnFailed as failure:
             self._end_turn(turn, "failed", failure.code, str(failure))
+        except SandboxFailed as failure:
+            self._end_turn(turn, "failed", "sandbox_error", f"The sandbox failed: {failure}")
         except OutputsRejected as rejection:
             self._end_turn(turn, "failed", "sandbox_error", f"The outputs were rejected: {rejection}")
         except Exception:
@@ -321,7 +321,6 @@ class Session:
     def _remove(self) -> None:
         if self._sandbox is not None:
             self._sandbox.destroy()
-        shutil.rmtree(self._folder, ignore_errors=True)
         shutil.rmtree(self._runtime.artifacts / self.id, ignore_errors=True)
 
     # Shapes
