@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import random
+import re
+from fractions import Fraction
+from textwrap import dedent
+
+import pytest
+
+from pytest_core_rollouts.report.cells import between, decimal, escape, width
+from pytest_core_rollouts.report.markdown import MAX_TASKS, markdown, terminal
+from pytest_core_rollouts.report.summary import summarize
+
+from .rows import run
+
+BUNDLED = ("failed-logins", "inventory-bug", "orders-json", "salaries-sqlite", "sales-by-region")
+
+
+def cells(line: str) -> list[str]:
+    """The cells of a table's line, as GitHub cuts them: at each pipe that has no backslash before it."""
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    blocks = [block.splitlines() for block in text.split("\n\n")]
+    return [[cells(line) for line in block] for block in blocks if block[0].startswith("|")]
+
+
+def test_the_report_of_a_run_with_faults() -> None:
+    rows = [
+        *run({"A": (1.0, None, None, None), "B": (None,) * 4}, agents=2, duration_s=2.04),
+        *run({"A": (1.0,) * 4, "B": (1.0, 0.0, "timeout", 0.0)}, harness="claude_sdk", agents=2, duration_s=25.66),
+    ]
+    assert markdown(summarize(rows)) == dedent(
+        """\
+        16 rollouts: 2 tasks, 4 samples each
+
+        | harness    | model   | rollouts | graded | mean reward | 95% interval | pass@4 | errors/timeouts | mean duration (s) | tokens |
+        | ---------- | ------- | -------: | -----: | ----------: | -----------: | -----: | --------------: | ----------------: | -----: |
+        | claude_sdk | default |        8 |    8/8 |       0.625 |  0.004-0.999 |  1.000 |             0/1 |              25.7 |      - |
+        | codex      | default |        8 |    1/8 |       1.000 |            - |  0.500 |             7/0 |               2.0 |      - |
+
+        - codex: valid 1/8, errors 7. Had these all failed / all passed:
+          mean reward 0.125 / 1.000, pass@4 0.500 / 1.000.
+
+        | estimate (95% interval) |          claude_sdk |             codex |
+        | ----------------------- | ------------------: | ----------------: |
+        | pass@1                  | 0.625 (0.004-0.999) | 1.000 [1/2 tasks] |
+        | pass@2                  | 0.750 (0.010-0.999) |               n/a |
+        | pass@4                  | 1.000 (0.012-1.000) |               n/a |
+        | pass^2                  | 0.500 (0.002-0.998) |               n/a |
+        | pass^4                  | 0.500 (0.002-0.998) |               n/a |
+
+        | task (solved/graded) | claude_sdk |    codex |
+        | -------------------- | ---------: | -------: |
+        | A                    |        4/4 | 1/1 of 4 |
+        | B                    |        1/4 | 0/0 of 4 |
+        """  # noqa: E501
+    )
+
+
+def test_a_run_cut_short_says_so_first() -> None:
+    rows = run({"A": (1.0, 1.0, 0.0, 1.0), "B": (0.0, *["not run"] * 3)}, agents=2)
+    text = markdown(summarize(rows))
+    assert text.startswith("rows 5 of 16 selected\n")
+    [head, _, line] = tables(text)[0]
+    assert dict(zip(head, line, strict=True))["not run"] == "3"
+    assert "valid 5/8, not run 3." in text
+    assert markdown(summarize([], planned=16)) == "rows 0 of 16 selected\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (Fraction(2499, 2500), "0.999"),
+        (0.99951, "0.999"),
+        (Fraction(1, 2500), "0.001"),
+        (1e-12, "0.001"),
+        (Fraction(0), "0.000"),
+        (Fraction(1), "1.000"),
+        (Fraction(2, 3), "0.667"),
+        (0.0, "0.000"),
+        (None, "-"),
+    ],
+)
+def test_only_all_prints_as_one_and_only_none_as_zero(value: Fraction | float | None, shown: str) -> None:
+    assert decimal(value) == shown
+
+
+def test_ends() -> None:
+    assert between((0.0, 0.99999)) == "0.000-0.999"
+    assert between((Fraction(1, 8), None)) == between(None) == "-"
+
+
+HOSTILE = [
+    "a|b|c",
+    "x\n|y",
+    "x\r\n\r\n| y | z |",
+    "<script>alert(1)</script>",
+    "`code` ``|``",
+    "\\|",
+    "a\\",
+    "![i](http://evil.example/x.png) [l](javascript:x) <http://evil.example>",
+    "**bold** _it_ ~~gone~~ &lt;b&gt; &#60;",
+    "\x1b[31mred\x1b[0m \x00\x07\x9b",
+    "\u202egnp.exe\u2066 \u200b\ufeff",
+    "a\u2028b\u2029c\u0085d\x0be",
+    "\ud800 lone",
+    "",
+    " ",
+    "x" * 10_000,
+    "漢字" * 500,
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_text_of_others_stays_in_its_cell_and_does_nothing(name: str) -> None:
+    rows = [*run({"A": (1.0, None), name: (0.0, 1.0)}, harness=name, model=name, agent={"name": name})]
+    for text in (markdown(summarize(rows)), terminal(summarize(rows))):
+        assert text.encode()  # no lone surrogate
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u200b\u202a-\u202e\u2066-\u2069\ufeff]", text)
+        for rendered in tables(text):
+            assert len({len(line) for line in rendered}) == 1
+        shown = re.sub(r"\\.", "", text)  # what is left has a meaning in Markdown
+        assert not re.search(r"[<>`*\[\]~]", shown.replace("[1/2 tasks]", "").replace(" [", " "))
+        assert "http://" not in text
+
+
+def test_names_that_mean_no_harm_are_left_readable() -> None:
+    for name in ("claude_sdk", "openai/gpt-5:free", "MiniMax-M2.7", "sql/joins", "naïve 漢字 (v2)"):
+        assert escape(name) == name
+
+
+def test_long_names_keep_both_ends_and_bounded_width() -> None:
+    assert escape("a" * 100 + "b" * 100) == "a" * 34 + "..." + "b" * 34
+    assert width(escape("漢" * 100)) <= 72
+
+
+def test_columns_line_up_under_wide_and_combining_characters() -> None:
+    assert (width("ab"), width("漢字"), width("e\u0301"), width("ｆ")) == (2, 4, 1, 2)
+    text = markdown(summarize(run({"漢字": (1.0,), "e\u0301": (1.0,), "plain": (0.0,)})))
+    for block in text.split("\n\n")[1:]:
+        assert len({width(line) for line in block.splitlines()}) == 1
+
+
+def test_a_terminal_of_80_columns_is_not_overrun() -> None:
+    rows = [
+        *run(dict.fromkeys(BUNDLED, (1.0, 0.0, 1.0, "timeout")), harness="claude_sdk", agents=2, duration_s=25.7),
+        *run(dict.fromkeys(BUNDLED, (1.0, 0.0, None, 0.0)), agents=2, duration_s=17.6),
+    ]
+    text = terminal(summarize(rows))
+    assert max(map(width, text.splitlines())) <= 80
+    head, _, *body = tables(text)[0]
+    assert head[:3] == ["harness", "graded", "mean reward"]
+    assert {"pass@4", "errors", "timeouts"} <= set(head)
+    assert [line[0] for line in body] == ["claude_sdk", "codex"]
+
+
+def test_a_wide_terminal_shows_what_the_file_shows() -> None:
+    summary = summarize(run({"A": (1.0, 0.0)}))
+    assert terminal(summary, 200) == markdown(summary)
+
+
+def test_agent_files_are_named_where_harness_and_model_do_not_tell_them_apart() -> None:
+    rows = [*run({"A": (1.0,)}, agent={"name": "short"}), *run({"A": (0.0,)}, agent={"name": "long"})]
+    head, _, *body = tables(markdown(summarize(rows)))[0]
+    assert head[0] == "agent"
+    assert [line[0] for line in body] == ["long", "short"]
+
+
+def test_unknown_usage_is_a_dash_and_a_partly_known_one_a_floor() -> None:
+    def tokens(*usages: dict[str, int] | None) -> str:
+        rows = [row for n, usage in enumerate(usages) for row in run({f"t{n}": (1.0,)}, usage=usage)]
+        head, _, line = tables(markdown(summarize(rows)))[0]
+        return dict(zip(head, line, strict=True))["tokens"]
+
+    assert tokens(None, None) == "-"
+    assert tokens({"total_tokens": 7}, {"total_tokens": 5}) == "12"
+    assert tokens({"total_tokens": 7}, None) == "7+"
+
+
+def test_of_many_tasks_those_that_were_not_always_solved_are_shown() -> None:
+    results = {f"t{n:03}": (1.0, float(n % 20 > 0)) for n in range(200)}
+    text = markdown(summarize(run(results)))
+    assert [line[0] for line in tables(text)[-1][2:]] == [f"t{n:03}" for n in range(0, 200, 20)]
+    assert text.endswith("\n190 more tasks solved by every rollout.\n")
+    text = markdown(summarize(run({f"t{n:03}": (0.0,) for n in range(MAX_TASKS + 3)})))
+    assert text.endswith("\n0 more tasks solved by every rollout, 3 more not.\n")
+
+
+def test_the_same_rows_give_the_same_bytes_in_whatever_order_they_were_written() -> None:
+    source = random.Random(3)
+    results = {name: [source.choice([0.0, 1.0, 0.3, None]) for _ in range(4)] for name in BUNDLED}
+    rows = [*run(results, agents=2, duration_s=0.1), *run(results, harness="mcode", agents=2, duration_s=0.7)]
+    expected = markdown(summarize(rows)), terminal(summarize(rows))
+    for _ in range(10):
+        source.shuffle(rows)
+        assert (markdown(summarize(rows)), terminal(summarize(rows))) == expected
