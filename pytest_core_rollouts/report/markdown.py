@@ -155,10 +155,11 @@ def _missing_note(agent: AgentScore, pass_head: str) -> str:
     """What the rollouts without a grade could have made of the figures; empty where none is missing."""
     if not agent.missing:
         return ""
+    # "agent" comes first so that no name stands where Markdown would take it for a heading or a list
     reward, share = agent.mean_reward, agent.solved_share
     counts = [("errors", agent.errors), ("not run", agent.not_run)]
     return (
-        f"- {escape(agent.label)}: valid {agent.graded}/{agent.planned}, "
+        f"- agent {escape(agent.label)}: valid {agent.graded}/{agent.planned}, "
         f"{', '.join(f'{what} {count}' for what, count in counts if count)}. Had these all failed / all passed:\n"
         f"  mean reward {decimal(reward.low)} / {decimal(reward.high)}, "
         f"{pass_head} {decimal(share.low)} / {decimal(share.high)}.\n"

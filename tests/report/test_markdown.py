@@ -40,7 +40,7 @@ def test_the_report_of_a_run_with_faults() -> None:
         | claude_sdk | default |        8 |    8/8 |       0.625 |  0.004-0.999 |  1.000 |             0/1 |              25.7 |      - |
         | codex      | default |        8 |    1/8 |       1.000 |            - |  0.500 |             7/0 |               2.0 |      - |
 
-        - codex: valid 1/8, errors 7. Had these all failed / all passed:
+        - agent codex: valid 1/8, errors 7. Had these all failed / all passed:
           mean reward 0.125 / 1.000, pass@4 0.500 / 1.000.
 
         | estimate (95% interval) |          claude_sdk |             codex |
