@@ -63,8 +63,9 @@ def interval(values: Sequence[Fraction], trials: Sequence[int]) -> tuple[float, 
     Student's t on tasks - 1 degrees of freedom for the normal quantile. (For surveys: Dean and Pagano 2015,
     "Evaluating Confidence Interval Methods for Binomial Proportions in Clustered Surveys"; Korn and Graubard 1998.)
     Where the tasks do not differ at all SE says nothing: then the effective number is that of the tasks when all are
-    at 0 or 1, else that of the trials, which it never exceeds. In simulations it covers 93-97% of the time from 30
-    tasks on, and more than 95% with fewer, on the safe side.
+    at 0 or 1, else that of the trials, which it never exceeds. In simulations (beta-distributed solve rates with means
+    from 0.1 to 0.9, 1 or 4 samples) it covers 94-97% of the time from 30 tasks on, and 97% or more with 3 to 10 tasks:
+    wide, on the safe side.
     """
     tasks = len(values)
     if tasks < 2:
