@@ -6,6 +6,7 @@ A `Sandbox` is one Session's: write files into it, run commands in it, collect i
 
 from __future__ import annotations
 
+from .files import remove_tree
 from .isolation import Isolation, SandboxUnavailable
 from .limits import Limits
 from .outputs import CapturedFile, OutputsRejected
@@ -21,4 +22,5 @@ __all__ = [
     "Sandbox",
     "SandboxFailed",
     "SandboxUnavailable",
+    "remove_tree",
 ]

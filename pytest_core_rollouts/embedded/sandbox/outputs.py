@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .files import FOLDER_FLAGS
+from .files import FOLDER_FLAGS, open_unreadable
 from .limits import MIB
 
 MAX_ENTRIES = 4096
@@ -118,29 +118,18 @@ class _Capture:
 
 @contextmanager
 def _opened(folder: int, name: str, path: str, flags: int) -> Iterator[int]:
-    """The open entry; what its owner may not read is made readable first, as root needs no permission either."""
+    """The open entry, whatever its mode: as a Core that is root needs no permission, so we need none."""
     try:
-        fd = os.open(name, flags, dir_fd=folder)
-    except PermissionError:
-        fd = _open_unreadable(folder, name, path, flags)
+        try:
+            fd = os.open(name, flags, dir_fd=folder)
+        except PermissionError:
+            fd = open_unreadable(folder, name, flags)
     except OSError as error:
         raise _changed(path, error) from None
     try:
         yield fd
     finally:
         os.close(fd)
-
-
-def _open_unreadable(folder: int, name: str, path: str, flags: int) -> int:
-    try:
-        entry = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            os.chmod(f"/proc/self/fd/{entry}", 0o700)  # of the very entry opened, were it swapped for a link meanwhile
-        finally:
-            os.close(entry)
-        return os.open(name, flags, dir_fd=folder)
-    except OSError as error:
-        raise _changed(path, error) from None
 
 
 def _version(status: os.stat_result) -> tuple[int, ...]:

@@ -1,16 +1,17 @@
 """One command in one sandbox, from its start to the death of everything it started.
 
-Nothing may outlive us, not even when we are killed with SIGKILL while a sandbox is being made. bwrap ties its processes
-to its parent only once they are set up, so the command first waits at a gate: a shell that writes MARK and goes on when
-it reads a line. By then all ties hold. Should we be dead before that line, it reads the end of the pipe instead and ends.
+Nothing may outlive us, not even when we are killed with SIGKILL while a sandbox is being made. bwrap ties its
+processes to its parent only once they are set up, so the command first waits at a gate: a shell that writes MARK and
+goes on when it reads a line. By then all ties hold. Should we be dead before that line, it reads the end of the pipe
+instead, and ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -51,26 +52,29 @@ class Completed:
 class Process:
     """A started bwrap: `pid` is the sandbox's init, whose death takes everything in the sandbox with it."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], status: int, stdin: int, output: int):
+    def __init__(self, popen: subprocess.Popen[bytes], status: int, stdin: int, output: int) -> None:
         self.status, self.stdin, self.output = status, stdin, output
         self._popen = popen
         self._lock = threading.Lock()
         self._ending = threading.Lock()
         self._dead = False
-        self._code: int | None = None
+        self._outcome: int | SandboxFailed | None = None
         self.pid = self._read_pid()
         self._pidfd = _pidfd_open(self.pid)
 
     def _read_pid(self) -> int | None:
-        """bwrap's first report, some 2 ms after its start; None when it failed before it."""
-        ready, _, _ = select.select([self.status], [], [], _SETUP_TIMEOUT_S)
-        line = os.read(self.status, 4096) if ready else b""
-        if not ready:
-            self._popen.kill()
-        try:
-            return int(json.loads(line.split(b"\n")[0])["child-pid"])
-        except (ValueError, KeyError):
-            return None
+        """bwrap's first report, a line some 2 ms after its start; None when it failed before it."""
+        line = b""
+        while b"\n" not in line:
+            if not _is_readable(self.status, _SETUP_TIMEOUT_S):
+                self._popen.kill()
+                break
+            chunk = os.read(self.status, 4096)
+            if not chunk:
+                break
+            line += chunk
+        found = re.search(rb'"child-pid": (\d+)', line)
+        return int(found[1]) if found else None
 
     def kill(self) -> None:
         """Kill everything in the sandbox; bwrap sees its init die and ends by itself. From any thread."""
@@ -94,20 +98,22 @@ class Process:
         Raises SandboxFailed when processes resist SIGKILL (they hang in the kernel).
         """
         with self._ending:
-            if self._code is None:
-                self._code = self._wait()
-            return self._code
+            if self._outcome is None:
+                self.kill()
+                self._outcome = self._wait()
+        if isinstance(self._outcome, SandboxFailed):
+            raise self._outcome
+        return self._outcome
 
-    def _wait(self) -> int:
-        self.kill()
+    def _wait(self) -> int | SandboxFailed:
         deadline = time.monotonic() + _DEATH_TIMEOUT_S
         try:
             code = self._popen.wait(_DEATH_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            raise SandboxFailed(f"bwrap (pid {self._popen.pid}) does not end, though killed") from None
+            return SandboxFailed(f"bwrap (pid {self._popen.pid}) does not end, though killed")
         while not self._init_is_gone():
             if time.monotonic() > deadline:
-                raise SandboxFailed(f"the sandbox's processes (init has pid {self.pid}) do not end, though killed")
+                return SandboxFailed(f"the sandbox's processes (init has pid {self.pid}) do not end, though killed")
             time.sleep(0.001)
         with self._lock:
             self._dead = True
@@ -115,7 +121,7 @@ class Process:
 
     def _init_is_gone(self) -> bool:
         if self._pidfd is not None:
-            return bool(select.select([self._pidfd], [], [], 1.0)[0])
+            return _is_readable(self._pidfd, 1.0)
         if self.pid is None:
             return True
         try:
@@ -142,6 +148,12 @@ def _pidfd_open(pid: int | None) -> int | None:
         return os.pidfd_open(pid)
     except OSError:
         return None
+
+
+def _is_readable(fd: int, timeout: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(timeout * 1000))
 
 
 class Run:

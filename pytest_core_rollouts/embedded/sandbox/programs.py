@@ -27,7 +27,7 @@ _ETC_SHOWN = (
     "/etc/pki/tls/certs",
     "/etc/pki/ca-trust/extracted",
 )
-_OWN_PLACES = ("/workspace", "/home/agent", "/tmp", "/run", "/proc", "/dev", "/etc", "/sys")  # noqa: S108
+_OWN_PLACES = ("/workspace", "/home/agent", "/tmp", "/run", "/proc", "/dev", "/etc", "/sys")
 _USR_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _UNSHARED = {"site-packages", "dist-packages", "test", "idlelib", "ensurepip", "lib2to3", "turtledemo"}
 
@@ -44,7 +44,7 @@ class Programs:
     path: str
 
 
-def find_programs(folder: Path, *, hidden: Iterable[Path], unprivileged: bool) -> Programs:
+def find_programs(folder: Path, *, hidden: Sequence[Path], unprivileged: bool) -> Programs:
     """Choose what to show. `folder`: ours, for files made here; `unprivileged`: the sandbox's uid is not ours.
 
     Raises ProgramsHidden.
@@ -66,7 +66,7 @@ def find_programs(folder: Path, *, hidden: Iterable[Path], unprivileged: bool) -
         target = "/opt/python" if any(_is_under(str(prefix), place) for place in _OWN_PLACES) else str(prefix)
         source = prefix
         if unprivileged and not is_reachable(prefix):
-            source = _copy_python(prefix, folder / "python")
+            source = _copy_python(prefix, folder / "python", {os.path.realpath(path) for path in hidden})
         else:
             extra_hidden.append(Path(sysconfig.get_path("purelib", vars={"base": str(prefix)})))
         binds.append((str(source), target))
@@ -92,7 +92,7 @@ def find_masks(binds: Sequence[tuple[str, str]], hidden: Iterable[Path]) -> dict
             real = os.path.realpath(source)
             if path == real:
                 raise ProgramsHidden(
-                    f"{path} is to be hidden from sandboxes, but holds the programs they need; keep the project elsewhere"
+                    f"{path} is to be hidden from sandboxes, but they need its programs; keep the project elsewhere"
                 )
             if _is_under(path, real):
                 masks[os.path.normpath(f"{target}/{os.path.relpath(path, real)}")] = path
@@ -161,7 +161,7 @@ def _write_etc(folder: Path) -> None:
         file.chmod(0o644)
 
 
-def _copy_python(prefix: Path, folder: Path) -> Path:
+def _copy_python(prefix: Path, folder: Path, hidden: set[str]) -> Path:
     """The interpreter and its standard library, for a prefix below a folder closed to others (root's home).
 
     Hard links where the file system and the file's mode allow it, so this takes tens of milliseconds.
@@ -172,7 +172,7 @@ def _copy_python(prefix: Path, folder: Path) -> Path:
     _share(executable, folder / "bin" / version)
     for name in ("python3", "python"):
         (folder / "bin" / name).symlink_to(version)
-    _share_tree(prefix / "lib" / version, folder / "lib" / version)
+    _share_tree(prefix / "lib" / version, folder / "lib" / version, hidden)
     for library in (prefix / "lib").glob("*.so*"):
         _share(library, folder / "lib" / library.name)
     for parent, folders, _ in os.walk(folder):
@@ -181,14 +181,14 @@ def _copy_python(prefix: Path, folder: Path) -> Path:
     return folder
 
 
-def _share_tree(source: Path, target: Path) -> None:
+def _share_tree(source: Path, target: Path, hidden: set[str]) -> None:
     target.mkdir(parents=True)
     with os.scandir(source) as entries:
         for entry in entries:
-            if entry.name in _UNSHARED or entry.name.startswith("config-"):
+            if entry.name in _UNSHARED or entry.name.startswith("config-") or entry.path in hidden:
                 continue
             if entry.is_dir(follow_symlinks=False):
-                _share_tree(Path(entry.path), target / entry.name)
+                _share_tree(Path(entry.path), target / entry.name, hidden)
             else:
                 _share(Path(entry.path), target / entry.name)
 

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from .files import FOLDER_FLAGS
+from .files import FOLDER_FLAGS, open_unreadable
 from .limits import MIB, Limits
 
 _TICK_S = 0.05
 _INTERVAL_S = 0.5
 _HURRY_BYTES = 32 * MIB
 _HURRY_FILES = 5_000
-_MAX_DEPTH = 500
+_MAX_DEPTH = 200
 _TMPFS = ("tmp", "dev/shm", "run")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -77,7 +77,7 @@ class Watcher:
             for run, due in runs.items():
                 started = time.monotonic()
                 if started >= due or run.session in hurried:
-                    reason = _excess(run)
+                    reason = self._check(run)
                     if reason is not None:
                         run.kill(reason)
                     now = time.monotonic()
@@ -85,6 +85,12 @@ class Watcher:
                         if run in self._due:
                             self._due[run] = now + max(_INTERVAL_S, 10 * (now - started))
             time.sleep(_TICK_S)
+
+    def _check(self, run: Watched) -> str | None:
+        try:
+            return _excess(run)
+        except Exception as error:  # noqa: BLE001  (what cannot be watched must not run on)
+            return f"its use of disk and memory cannot be watched: {error!r}"
 
 
 def _shrinking(sessions: set[Path], free: dict[int, tuple[int, int]]) -> set[Path]:
@@ -168,13 +174,7 @@ class _Usage:
         try:
             entered = os.open(name, FOLDER_FLAGS, dir_fd=folder)
         except PermissionError:
-            # Its owner is us and has closed it: look in all the same, or it could hide anything.
-            entry = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-            try:
-                os.chmod(f"/proc/self/fd/{entry}", 0o700)
-            finally:
-                os.close(entry)
-            entered = os.open(name, FOLDER_FLAGS, dir_fd=folder)
+            entered = open_unreadable(folder, name, FOLDER_FLAGS)  # or an agent could hide anything there
         try:
             self._add_folder(entered, depth + 1)
         finally:
@@ -195,7 +195,7 @@ class _Usage:
                 with contextlib.suppress(OSError), os.scandir(f"/proc/{process}/fd") as fds:
                     for fd in fds:
                         with contextlib.suppress(OSError):
-                            status = os.stat(fd.path)
+                            status = Path(fd.path).stat()
                             if status.st_nlink == 0 and status.st_dev == device and status.st_ino not in self._seen:
                                 self._seen.add(status.st_ino)
                                 self._add(status)
@@ -208,10 +208,9 @@ def _processes(init: int) -> Iterator[int]:
         process = pending.pop()
         yield process
         with contextlib.suppress(OSError):
-            for thread in os.listdir(f"/proc/{process}/task"):
+            for thread in Path(f"/proc/{process}/task").iterdir():
                 with contextlib.suppress(OSError):
-                    children = Path(f"/proc/{process}/task/{thread}/children").read_text()
-                    pending += [int(child) for child in children.split()]
+                    pending += [int(child) for child in (thread / "children").read_text().split()]
 
 
 def _tmpfs_entries(init: int | None) -> int:
