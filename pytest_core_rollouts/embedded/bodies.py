@@ -48,7 +48,7 @@ def read_key(request: Request) -> str | None:
     keys = [key for key in request.headers.getlist("idempotency-key") if key]
     if not keys:
         return None
-    if len(keys) > 1 or not keys[0].strip() or len(keys[0].encode("latin-1")) > KEY_LIMIT:
-        message = f"An Idempotency-Key has 1 to {KEY_LIMIT} bytes, not all of them blanks, and comes once."
+    if len(keys) > 1 or len(keys[0].encode("latin-1")) > KEY_LIMIT:
+        message = f"An Idempotency-Key has 1 to {KEY_LIMIT} bytes and comes once."
         raise APIError(400, message, code="invalid_request")
     return keys[0]

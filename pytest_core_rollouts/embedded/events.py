@@ -6,7 +6,7 @@ import asyncio
 import json
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 KEEPALIVE_S = 15.0
@@ -60,7 +60,7 @@ class EventStream:
     def put(self, type: str, frame: bytes) -> None:
         if self._closed:
             return
-        full = len(self._frames) >= BUFFERED_EVENTS or (self._frames and self._bytes + len(frame) > BUFFERED_BYTES)
+        full = len(self._frames) >= BUFFERED_EVENTS or (self._bytes > 0 and self._bytes + len(frame) > BUFFERED_BYTES)
         if full:
             frame = _INTERRUPTED
         self._frames.append(frame)
@@ -74,7 +74,7 @@ class EventStream:
         self._unsubscribe(self)
         self._changed.set()
 
-    async def frames(self) -> AsyncIterator[bytes]:
+    async def frames(self) -> AsyncGenerator[bytes, None]:
         """The bytes of the response, keepalive comments included, to the end of the stream."""
         try:
             yield _CONNECTED

