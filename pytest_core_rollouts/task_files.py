@@ -67,14 +67,19 @@ def read_file(path: Path, limit: int) -> bytes:
         if error.errno == errno.ENXIO:
             raise TaskError(f"{path}: is a socket; a regular file is due, so remove it") from None
         raise TaskError(f"{path}: can't be read: {error.strerror}; check that it is there and readable") from None
-    with os.fdopen(descriptor, "rb") as file:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            raise TaskError(f"{path}: is {_kind(mode)}; a regular file is due, so remove it")
-        content = file.read(limit + 1)
-        if len(content) > limit:
-            size = os.fstat(descriptor).st_size
-            raise TaskError(f"{path}: has {size:,} bytes; at most {limit:,} are allowed, so make it smaller")
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise TaskError(f"{path}: is {_kind(status.st_mode)}; a regular file is due, so remove it")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(limit + 1)
+    except OSError as error:
+        raise TaskError(f"{path}: can't be read: {error.strerror}; check the disk it is on") from None
+    finally:
+        os.close(descriptor)
+    if len(content) > limit:
+        size = max(status.st_size, len(content))
+        raise TaskError(f"{path}: has {size:,} bytes; at most {limit:,} are allowed, so make it smaller")
     return content
 
 
@@ -139,10 +144,11 @@ def size_problem(sizes: Mapping[str, int]) -> str | None:
     largest = sorted(sizes, key=lambda path: (-sizes[path], path))[:3]
     if len(sizes) <= COUNT_LIMIT and total <= TOTAL_LIMIT and all(sizes[path] <= FILE_LIMIT for path in largest):
         return None
+    count = f"{len(sizes):,} file" if len(sizes) == 1 else f"{len(sizes):,} files"
     named = ", ".join(f"{path} ({_mib(sizes[path])})" for path in largest)
     return (
-        f"{len(sizes):,} files of {_mib(total)} in all, the largest {named}; a Session takes at most {COUNT_LIMIT} "
-        f"files, {_mib(FILE_LIMIT)} each and {_mib(TOTAL_LIMIT)} in all, so remove some or make them smaller"
+        f"{count} of {_mib(total)} in all, the largest {named}; a Session takes at most {COUNT_LIMIT} files, "
+        f"{_mib(FILE_LIMIT)} each and {_mib(TOTAL_LIMIT)} in all, so remove some or make them smaller"
     )
 
 
