@@ -201,6 +201,16 @@ class RolloutItem(pytest.Item):
         return None
 
     @property
+    def is_skipped(self) -> bool:
+        """Whether it will not run, whatever a condition says."""
+        return any(mark.name == "skip" for mark in self.iter_markers())
+
+    @property
+    def next_attempt(self) -> int:
+        """The attempt that running the item would be: a fault may be run again, a reward stands."""
+        return 1 if self.outcome is None else self.outcome.record.attempt + 1
+
+    @property
     def starts_at_once(self) -> bool:
         """Whether the rollout may start before pytest comes to the item: not where a marker may skip it."""
         return not any(mark.name in ("skip", "skipif") for mark in self.iter_markers())
@@ -209,7 +219,9 @@ class RolloutItem(pytest.Item):
         """Wait for the rollout; no reward is pytest's ERROR."""
         if self.config.getoption("setuponly", False) or self.config.getoption("setupplan", False):
             return
-        self.outcome = outcome = self.config.stash[run_key].outcome_of(self)
+        if self.outcome is None or self.outcome.record.reward is None:
+            self.outcome = self.config.stash[run_key].outcome_of(self)
+        outcome = self.outcome
         record = outcome.record
         properties: dict[str, object] = {"status": record.status, "reward": record.reward, "session_id": record.session_id}
         self.user_properties.extend((key, value) for key, value in properties.items() if value is not None)

@@ -60,7 +60,7 @@ class Engine(Generic[JobT, ClientT, ResultT]):
         if concurrency < 1:
             raise ValueError("concurrency is at least 1")
         self.concurrency = concurrency
-        self.fatal: BaseException | None = None
+        self.fatal: str | None = None
         self.started = 0
         self.in_flight = 0
         self._connect = connect
@@ -119,6 +119,12 @@ class Engine(Generic[JobT, ClientT, ResultT]):
         """Rollouts submitted and not started yet."""
         return len(self._queue)
 
+    def halt(self, reason: str) -> None:
+        """Start nothing more; what is in flight goes on to its end. The first reason stands."""
+        self.fatal = self.fatal or reason
+        with self._changed:
+            self._changed.notify_all()
+
     def stop(self, reason: str) -> None:
         """Start nothing more; cancel what is in flight and give it CANCEL_SECONDS to clean up; return when done.
 
@@ -147,7 +153,7 @@ class Engine(Generic[JobT, ClientT, ResultT]):
 
     @property
     def _reason(self) -> str:
-        return self._stopping or str(self.fatal)
+        return self.fatal or self._stopping or "the engine was stopped"
 
     def _call_soon(self, callback: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: everything is over already
@@ -209,8 +215,8 @@ class Engine(Generic[JobT, ClientT, ResultT]):
         result: ResultT | None = None
         try:
             result = await self._run(client, job)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is kept, reported and stops the run
-            self.fatal = self.fatal or error
+        except Exception as error:  # noqa: BLE001 - whatever it is, it stops the run and is its reason
+            self.halt(str(error) or repr(error))
         finally:
             with self._changed:
                 self.in_flight -= 1

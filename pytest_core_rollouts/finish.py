@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.collect import task_id
 from pytest_core_rollouts.gate import Verdict
 from pytest_core_rollouts.leftovers import Sweep, sweep
-from pytest_core_rollouts.records import RecordsError, RolloutRecord, read_records
+from pytest_core_rollouts.records import RecordsError
 from pytest_core_rollouts.report.markdown import markdown, terminal as terminal_table
 from pytest_core_rollouts.report.summary import Summary, summarize
 from pytest_core_rollouts.run import Run
@@ -54,19 +52,6 @@ class Ending:
             yield f"to delete them: python -m pytest_core_rollouts reap {self.run.run_id}"
 
 
-def planned_of(node_ids: Iterable[str], run: Run) -> Iterator[tuple[str, str]]:
-    """(agent, task) of every rollout among node ids: all that the controller of several workers knows of its items."""
-    rootpath, roots = run.config.rootpath, run.settings.roots
-    tasks: dict[str, str] = {}
-    for node_id in node_ids:
-        path, _, name = node_id.partition("::")
-        if not path.endswith("instruction.md"):
-            continue
-        if path not in tasks:
-            tasks[path] = task_id(Path(os.path.normpath(rootpath / path)).parent, roots, rootpath)
-        yield name.rpartition("-")[0], tasks[path]
-
-
 def finish(run: Run) -> Ending | None:
     """Close the run: sweep its Sessions, stop its Core, sum up its rows; None where no rollout was ever due."""
     if not run.ready:
@@ -78,7 +63,7 @@ def finish(run: Run) -> Ending | None:
         )
     run.close()
     try:
-        ending.summary = summarize(rows_of(run), planned=sum(group["group"] for group in run.planned.values()))
+        ending.summary = summarize(run.rows(), planned=sum(group["group"] for group in run.planned.values()))
         if run.settings.report is not None:
             run.settings.report.parent.mkdir(parents=True, exist_ok=True)
             run.settings.report.write_text(markdown(ending.summary), encoding="utf-8")
@@ -89,9 +74,3 @@ def finish(run: Run) -> Ending | None:
     if run.settings.soft:
         ending.verdicts = [gate.verdict(ending.summary) for gate in run.settings.gates]
     return ending
-
-
-def rows_of(run: Run) -> Iterator[RolloutRecord]:
-    """The rows of this run in its file, which may hold other runs too."""
-    if run.out.exists():
-        yield from (record for record in read_records(run.out, items=False) if record.run_id == run.run_id)

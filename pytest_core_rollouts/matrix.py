@@ -149,6 +149,8 @@ class Rollout:
     retries: int = 1
     """How many further attempts an infrastructure error may cost."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    attempt: int = 1
+    """The attempt to begin with; more than 1 where earlier ones are spent."""
 
     @property
     def name(self) -> str:

@@ -76,13 +76,14 @@ class RolloutRunner:
     model_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     keep_items: bool = True
 
-    async def run(self, client: Client, rollout: Rollout, attempt: int = 1) -> Outcome:
+    async def run(self, client: Client, rollout: Rollout) -> Outcome:
         """Run one rollout to its record, with a new attempt where infrastructure spoiled one."""
+        attempt, last = rollout.attempt, rollout.attempt + rollout.retries
         notes: list[str] = []
         while True:
             one = _Attempt(self, client, rollout, attempt, tuple(notes))
             outcome, retry = await one.run()
-            if not retry or attempt > rollout.retries:
+            if not retry or attempt >= last:
                 return outcome
             notes.append(f"attempt {attempt}: {outcome.record.error}")
             attempt += 1
@@ -126,7 +127,7 @@ class _Attempt:
             record = self._record("error", None, str(error))
         except asyncio.CancelledError:
             return await self._interrupted(), False
-        if retry and self.number <= self.rollout.retries:
+        if retry and self.number < self.rollout.attempt + self.rollout.retries:
             await self._delete()
             return Outcome(replace(record, items=None), tuple(self.warnings), fatal), True
         self.runner.save(record)
@@ -404,3 +405,24 @@ class _Attempt:
 
     def _not_deleted(self, error: AgentsAPIError) -> None:
         self.warnings.append(f"Session {self.session_id} of {self.rollout.rollout_id} is left behind: {error}")
+
+
+def lost_record(rollout: Rollout, error: str) -> RolloutRecord:
+    """The record of a rollout whose own process could not write one."""
+    return RolloutRecord(
+        rollout_id=rollout.rollout_id,
+        task=rollout.task.id,
+        harness=rollout.agent.harness,
+        model=rollout.agent.model,
+        sample=rollout.sample,
+        status="error",
+        reward=None,
+        error=error,
+        run_id=rollout.run_id,
+        group_id=rollout.group_id,
+        agent={"name": rollout.agent.name, "slug": rollout.agent.slug, "digest": rollout.agent.digest},
+        labels=dict(rollout.labels),
+        attempt=rollout.attempt,
+        input_digest=rollout.task.input_digest,
+        grading_digest=rollout.task.grading_digest,
+    )

@@ -7,7 +7,7 @@ controller (or the plain run) starts and stops the embedded Core, sweeps leftove
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -20,8 +20,8 @@ from pytest_core_rollouts.collect import ResultSource, RolloutItem
 from pytest_core_rollouts.engine import Engine
 from pytest_core_rollouts.grading import Answer, Grade, grade_answer
 from pytest_core_rollouts.masking import Masker
-from pytest_core_rollouts.matrix import Rollout, new_run_id
-from pytest_core_rollouts.records import RecordsError, RolloutRecord, append, check_writable, count_planned
+from pytest_core_rollouts.matrix import Agent, Rollout, make_id, new_run_id
+from pytest_core_rollouts.records import RecordsError, RolloutRecord, append, check_writable, count_planned, read_records
 from pytest_core_rollouts.rollout import Outcome, RolloutRunner
 from pytest_core_rollouts.settings import Settings
 from pytest_core_rollouts.tasks import Task
@@ -54,6 +54,12 @@ class Run(ResultSource):
         self.ready = False
         """Whether rollouts were selected and nothing stands in their way."""
         self.engine: Engine[Rollout, Client, Outcome] | None = None
+        self.takes_over: bool = given.get("takes_over", False)
+        """Whether a worker died before this one was made."""
+        self._shard: int = given.get("shard", 0)
+        self._shards: int = given.get("shards", 0)
+        self.stop_wanted: Callable[[], str | None] = lambda: None
+        """Asked while waiting: why to stop, or None."""
         self._graders = ThreadPoolExecutor(4, "grader")
         self._submitted: set[str] = set()
         self._ready: dict[str, Outcome] = {}
@@ -116,64 +122,102 @@ class Run(ResultSource):
 
     # ---- rollouts
 
-    def plan(self, item: RolloutItem) -> Rollout:
-        """The item's rollout, every setting resolved."""
-        settings, task = self.settings, item.task
+    def rollout_id(self, task_id: str, agent: Agent, sample: int) -> str:
+        """The id of a rollout of this run."""
+        return make_id(self.run_id, task_id, agent, sample)
+
+    def plan(self, task: Task, agent: Agent, sample: int, attempt: int = 1) -> Rollout:
+        """A rollout with every setting resolved."""
+        settings = self.settings
         return Rollout(
             task=task,
-            agent=item.agent,
-            sample=item.sample,
+            agent=agent,
+            sample=sample,
             run_id=self.run_id,
             timeout=settings.timeout.over(task.timeout),
             network=settings.network.over(task.network),
             retries=settings.retries,
             labels=settings.labels,
+            attempt=attempt,
         )
 
-    def submit(self, items: Sequence[RolloutItem]) -> None:
-        """Start the items' rollouts as slots become free."""
-        rollouts = [self.plan(item) for item in items]
-        self._submitted.update(rollout.rollout_id for rollout in rollouts)
+    def id_of(self, item: RolloutItem) -> str:
+        """The id of the item's rollout."""
+        return self.rollout_id(item.task.id, item.agent, item.sample)
+
+    def shard(self, items: Sequence[pytest.Item]) -> Sequence[pytest.Item]:
+        """The items that are this worker's; none where it is told one at a time."""
+        return items[self._shard :: self._shards] if self._shards else ()
+
+    def submit(self, items: Iterable[RolloutItem]) -> None:
+        """Start the items' rollouts as slots become free; those that a dead worker finished are only read."""
+        rollouts = [self.plan(item.task, item.agent, item.sample, item.next_attempt) for item in items]
+        known = self._known_rows()
+        for rollout in rollouts:
+            self._submitted.add(rollout.rollout_id)
+            if (record := known.get(rollout.rollout_id)) is not None and rollout.attempt == 1:
+                self._ready[rollout.rollout_id] = Outcome(record)
         if self.engine is None:
             self.engine = self._make_engine()
-        self.engine.submit(rollouts)
+        self.engine.submit([rollout for rollout in rollouts if rollout.rollout_id not in self._ready])
 
     def next_done(self) -> str | None:
         """The id of the next rollout that finished, or None after a tick. EngineStopped: none will."""
         assert self.engine is not None
-        outcome = self._heed(self.engine.next_done(TICK))
+        outcome = self.engine.next_done(TICK)
         if outcome is None:
             return None
         self._ready[outcome.record.rollout_id] = outcome
         return outcome.record.rollout_id
 
     def outcome_of(self, item: RolloutItem) -> Outcome:
-        rollout_id = self.plan(item).rollout_id
-        if (ready := self._ready.pop(rollout_id, None)) is not None:
-            return ready
-        if rollout_id not in self._submitted:
+        """The item's outcome, waited for. EngineStopped: there will be none."""
+        rollout_id = self.id_of(item)
+        if rollout_id not in self._submitted or item.next_attempt > 1:
             self.submit([item])
         assert self.engine is not None
-        while (outcome := self._heed(self.engine.wait(rollout_id, TICK))) is None:
-            pass
-        return outcome
+        while rollout_id not in self._ready:
+            if (reason := self.stop_wanted()) is not None:
+                self.engine.stop(reason)
+            if (outcome := self.engine.wait(rollout_id, TICK)) is not None:
+                self._ready[rollout_id] = outcome
+        return self._ready.pop(rollout_id)
 
-    def _heed(self, outcome: Outcome | None) -> Outcome | None:
-        if outcome is not None and outcome.fatal is not None:
-            assert self.engine is not None
-            self.engine.halt(outcome.fatal)
-        return outcome
+    def await_outcome(self, item: RolloutItem) -> None:
+        """Return when the item's outcome is there to be taken. EngineStopped: there will be none."""
+        rollout_id = self.id_of(item)
+        self._ready[rollout_id] = self.outcome_of(item)
+
+    def _known_rows(self) -> dict[str, RolloutRecord]:
+        """What a worker that takes over from a dead one finds finished."""
+        if not self.takes_over:
+            return {}
+        self.takes_over = False
+        return {record.rollout_id: record for record in self.rows()}
+
+    def rows(self) -> Iterator[RolloutRecord]:
+        """The rows of this run in its file, which may hold other runs too; without their Items."""
+        if self.out.exists():
+            yield from (record for record in read_records(self.out, items=False) if record.run_id == self.run_id)
 
     def _make_engine(self) -> Engine[Rollout, Client, Outcome]:
         runner = RolloutRunner(
             grade=grade,
-            save=self._save,
+            save=self.save,
             graders=self._graders,
             model_keys=self.settings.model_keys,
             keep_items=self.settings.items != "none",
         )
+
+        async def run(client: Client, rollout: Rollout) -> Outcome:
+            outcome = await runner.run(client, rollout)
+            if outcome.fatal is not None:  # every other rollout would meet it too
+                engine.halt(outcome.fatal)
+            return outcome
+
         concurrency = self.settings.concurrency or (1 if self.is_worker else CONCURRENCY)
-        return Engine(self.connect, runner.run, concurrency=concurrency)
+        engine: Engine[Rollout, Client, Outcome] = Engine(self.connect, run, concurrency=concurrency)
+        return engine
 
     def connect(self) -> Client:
         """A client of this run's Core."""
@@ -183,7 +227,7 @@ class Run(ResultSource):
         assert self.api_key is not None, "prepare() refuses a run without a key"
         return Client(self.base_url, self.api_key)
 
-    def _save(self, record: RolloutRecord) -> None:
+    def save(self, record: RolloutRecord) -> None:
         planned = self.planned.get((str(record.agent["slug"]), record.task), {})
         append(self.out, replace(record, planned=planned), self.masks)
 
@@ -198,7 +242,7 @@ class Run(ResultSource):
     def close(self) -> None:
         """Stop the embedded Core, if there is one."""
         if self.embedded is not None:
-            self.embedded.close()
+            self.embedded.stop()
 
 
 def grade(task: Task, answer: Answer, rollout: Rollout) -> Grade:

@@ -20,15 +20,32 @@ class Boundary(pytest.Item):
         raise AssertionError("a boundary is never run")
 
 
-def run_in_completion_order(session: pytest.Session, run: Run) -> bool | None:
-    """Run all items; None where there is no rollout among them or this process may not reorder (an xdist worker)."""
+def run_items(session: pytest.Session, run: Run) -> bool | None:
+    """Run all items; None where pytest's own loop, or the one of an xdist worker, is to go on.
+
+    A worker may not reorder, but where it knows its own part of the items it keeps several of them in flight.
+    """
     rollouts = [item for item in session.items if isinstance(item, RolloutItem)]
-    if not rollouts or run.is_worker:
+    if not rollouts:
         return None
     if session.testsfailed and not session.config.option.continue_on_collection_errors:
         return None  # pytest's own loop says so and stops
+    if run.is_worker:
+        run.submit([item for item in run.shard(session.items) if isinstance(item, RolloutItem) and item.starts_at_once])
+        return None
     _Loop(session, run).run(rollouts)
     return True
+
+
+def wait_before(item: pytest.Item, run: Run) -> bool | None:
+    """In a worker, wait for the rollout before its protocol starts, so that one that will not run is not reported."""
+    if not isinstance(item, RolloutItem) or not run.is_worker or not item.starts_at_once:
+        return None
+    try:
+        run.await_outcome(item)
+    except EngineStopped:
+        return True
+    return None
 
 
 class _Loop:
@@ -38,17 +55,14 @@ class _Loop:
         self.boundary = Boundary.from_parent(session, name="rollouts")
 
     def run(self, rollouts: list[RolloutItem]) -> None:
-        others = [item for item in self.session.items if not isinstance(item, RolloutItem)]
-        early = {self.rollouts_run.plan(item).rollout_id: item for item in rollouts if item.starts_at_once}
-        late = [item for item in rollouts if not item.starts_at_once]
+        early = {self.rollouts_run.id_of(item): item for item in rollouts if item.starts_at_once}
+        in_order = [item for item in self.session.items if not isinstance(item, RolloutItem)]
+        in_order += [item for item in rollouts if not item.starts_at_once]
         self.rollouts_run.submit(list(early.values()))
-        self._in_order(others, last=not rollouts)
-        self._in_order(late, last=not early)
+        for index, item in enumerate(in_order, 1):
+            following = in_order[index] if index < len(in_order) else None
+            self._one(item, following or (self.boundary if early else None))
         self._as_they_finish(early)
-
-    def _in_order(self, items: list[pytest.Item] | list[RolloutItem], *, last: bool) -> None:
-        for item, following in zip(items, [*items[1:], None], strict=True):
-            self._one(item, following if following is not None or last else self.boundary)
 
     def _as_they_finish(self, waiting: dict[str, RolloutItem]) -> None:
         while waiting:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_core_rollouts import finish
+from pytest_core_rollouts import finish, runloop
 from pytest_core_rollouts.collect import RolloutItem, count_tasks, run_key
 from pytest_core_rollouts.run import Run
-from pytest_core_rollouts.runloop import run_in_completion_order
 from pytest_core_rollouts.settings import Settings, settings_key
+from pytest_core_rollouts.workers import Controller
 
 DRY = ("collectonly", "setuponly", "setupplan")
 """pytest's options under which nothing is run."""
@@ -23,9 +23,14 @@ def begin(config: pytest.Config, settings: Settings) -> None:
     """Rollouts were asked for: aim pytest at the tasks, and take part in its run unless nothing is to be run."""
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = existing_roots(settings)
-    if not any(config.getoption(name, False) for name in DRY):
-        config.stash[run_key] = run = Run(config, settings)
-        config.pluginmanager.register(SessionPlugin(run), "core-rollouts-session")
+    if any(config.getoption(name, False) for name in DRY):
+        return
+    config.stash[run_key] = run = Run(config, settings)
+    config.pluginmanager.register(SessionPlugin(run), "core-rollouts-session")
+    if not run.is_worker and config.getoption("dist", "no") != "no":
+        if settings.concurrency not in (None, 1) and config.getoption("dist") != "load":
+            raise pytest.UsageError("--rollout-concurrency under -n deals out the rollouts itself; leave out --dist")
+        config.pluginmanager.register(Controller(run), "core-rollouts-controller")
 
 
 def header(config: pytest.Config) -> str | None:
@@ -70,22 +75,17 @@ class SessionPlugin:
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             return
         rollouts = [item for item in session.items if isinstance(item, RolloutItem)]
-        self.run.prepare((item.agent.slug, item.task.id) for item in rollouts)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_configure_node(self, node: Any) -> None:
-        node.workerinput["rollouts"] = self.run.for_workers()
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
-        if not self.run.planned:
-            self.run.prepare(finish.planned_of(ids, self.run))
+        self.run.prepare([(item.agent.slug, item.task.id) for item in rollouts if not item.is_skipped])
 
     # ---- running
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        return run_in_completion_order(session, self.run)
+        return runloop.run_items(session, self.run)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        return runloop.wait_before(item, self.run)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(

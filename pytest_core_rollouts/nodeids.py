@@ -1,0 +1,54 @@
+"""What a node id says about its rollout: all that a controller knows of the items its workers collected."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pytest_core_rollouts.collect import task_id
+from pytest_core_rollouts.matrix import Agent
+from pytest_core_rollouts.settings import Settings
+
+INSTRUCTION = "instruction.md"
+
+
+@dataclass(frozen=True)
+class NamedRollout:
+    """A rollout by its names; its task is not loaded."""
+
+    node_id: str
+    folder: Path
+    task_id: str
+    agent: Agent
+    sample: int
+
+
+class NodeIds:
+    """Reads node ids of one session; each task folder is looked at once."""
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self._rootpath = config.rootpath
+        self._roots = settings.roots
+        self._agents = {agent.slug: agent for agent in settings.agents}
+        self._tasks: dict[str, tuple[Path, str]] = {}
+
+    def read(self, node_id: str) -> NamedRollout | None:
+        """None for a node id that is no rollout's."""
+        path, _, name = node_id.partition("::")
+        agent_slug, _, sample = name.rpartition("-")
+        agent = self._agents.get(agent_slug)
+        if agent is None or path.rpartition("/")[2] != INSTRUCTION or not sample.isdecimal():
+            return None
+        if path not in self._tasks:
+            folder = Path(os.path.normpath(self._rootpath / path)).parent
+            self._tasks[path] = folder, task_id(folder, self._roots, self._rootpath)
+        folder, task = self._tasks[path]
+        return NamedRollout(node_id, folder, task, agent, int(sample))
+
+    def read_all(self, node_ids: Iterable[str]) -> list[NamedRollout]:
+        """Those that are rollouts'."""
+        return [named for node_id in node_ids if (named := self.read(node_id)) is not None]

@@ -1,0 +1,71 @@
+"""Ctrl-C and SIGTERM: the first asks for an orderly end, a second ends the process at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+Handler = Callable[[int, "FrameType | None"], Any]
+
+
+class Signals:
+    """Handlers for SIGINT and SIGTERM, put back by `restore`. Does nothing off the main thread, where Python has none."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+
+    def handle(self, number: int, handler: Handler | signal.Handlers) -> None:
+        """Install a handler, remembering the one before the first."""
+        if threading.current_thread() is threading.main_thread():
+            before = signal.signal(number, handler)
+            self._before.setdefault(number, before)
+
+    def restore(self) -> None:
+        """Put back what was there."""
+        if threading.current_thread() is threading.main_thread():
+            for number, before in self._before.items():
+                signal.signal(number, before if before is not None else signal.SIG_DFL)
+        self._before.clear()
+
+    # ---- what the processes of a run do
+
+    def interrupt_pytest(self) -> None:
+        """A plain run: both signals end pytest's loop. A SIGINT inherited as ignored, as background jobs get it, too."""
+        self.handle(signal.SIGINT, signal.default_int_handler)
+        self.handle(signal.SIGTERM, _exit_pytest)
+
+    def ask(self, stop: Callable[[str], None], last_words: str) -> None:
+        """A controller: the first signal of either kind calls `stop`, the second ends the process."""
+
+        def first(number: int, frame: FrameType | None) -> None:
+            self.end_at_once(last_words)
+            stop(f"stopped by {signal.Signals(number).name}")
+
+        self.handle(signal.SIGINT, first)
+        self.handle(signal.SIGTERM, first)
+
+    def note(self, stop: Callable[[str], None]) -> None:
+        """A worker: Ctrl-C reaches the whole process group, and is the controller's to handle; SIGTERM calls `stop`."""
+        self.handle(signal.SIGINT, signal.SIG_IGN)
+        self.handle(signal.SIGTERM, lambda number, frame: stop(f"stopped by {signal.Signals(number).name}"))
+
+    def end_at_once(self, last_words: str) -> None:
+        """From now on a signal ends the process, with these words."""
+
+        def end(number: int, frame: FrameType | None) -> None:
+            sys.__stderr__ and print(f"\n{last_words}", file=sys.__stderr__, flush=True)
+            os._exit(2)
+
+        self.handle(signal.SIGINT, end)
+        self.handle(signal.SIGTERM, end)
+
+
+def _exit_pytest(number: int, frame: FrameType | None) -> None:
+    raise pytest.exit.Exception(f"stopped by {signal.Signals(number).name}", returncode=2)
