@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import urllib.request
 from urllib.parse import urlsplit, urlunsplit
 
 __all__ = ["is_loopback", "normalize_base_url", "proxy_for", "shown_proxy"]
@@ -15,7 +14,10 @@ def normalize_base_url(url: str) -> str:
 
     Raises ValueError, with what to do, for anything but an http(s) URL of host, port and path.
     """
-    parts = urlsplit(url.strip())
+    try:
+        parts = urlsplit(url.strip())
+    except ValueError as error:
+        raise ValueError(f"base URL {_safe(url)!r}: {error}; expected http(s)://host[:port]/v1") from None
     try:
         port = parts.port
     except ValueError:
@@ -49,9 +51,10 @@ def proxy_for(base_url: str) -> str | None:
 
     There is none for this machine itself: a proxy could not reach a Core on our loopback.
     """
+    import urllib.request  # it imports an HTTP client
+
     parts = urlsplit(base_url)
-    host = parts.hostname or ""
-    if is_loopback(host) or urllib.request.proxy_bypass(parts.netloc):
+    if is_loopback(parts.hostname or "") or urllib.request.proxy_bypass(parts.netloc):
         return None
     proxies = urllib.request.getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")

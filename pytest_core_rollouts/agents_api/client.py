@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 from .address import normalize_base_url
-from .errors import AgentsAPIError, InvalidResponse, ShortRead, StreamLost, TooLarge
+from .errors import AgentsAPIError, APIStatusError, InvalidResponse, ShortRead, StreamLost, TooLarge
 from .responses import Call, Reply, checked_id, invalid, json_object, no_core, page
 from .retry import RetryPolicy, retrying
 from .sse import EventTooLarge, Parser, ServerSentEvent
@@ -21,8 +21,10 @@ __all__ = ["Client"]
 T = TypeVar("T")
 
 SESSIONS = "/agents/sessions"
+MAX_JSON_BYTES = 64 * 1024 * 1024  # of one answer: a page of a hundred Items can be large
 PAGE_LIMIT = 100  # entries that one page may hold
 MOST_PAGES = 10_000  # of one list: a server that makes up entries for ever ends here
+MOST_RESTARTS = 5  # of one list whose entries are being deleted
 
 
 class Client:
@@ -37,13 +39,16 @@ class Client:
                    content, events, cancel, delete)
     `trouble`      the fault that a call is waiting out right now, for whoever shows the state
 
-    The owner resets them between rollouts. `retry` may be replaced at any time.
+    The owner resets them between rollouts. `retry` may be replaced at any time. A JSON answer over `max_json_bytes`
+    is not read.
 
     Raises ValueError for a base URL or key that cannot work; every method raises AgentsAPIError. A cancelled call
     ends at once.
     """
 
-    def __init__(self, base_url: str, api_key: str, *, retry: RetryPolicy | None = None) -> None:
+    def __init__(
+        self, base_url: str, api_key: str, *, retry: RetryPolicy | None = None, max_json_bytes: int = MAX_JSON_BYTES
+    ) -> None:
         from .transport import Transport  # httpx costs 90 ms, and most pytest runs never make a call
 
         self.base_url = normalize_base_url(base_url)
@@ -52,7 +57,7 @@ class Client:
         self.waited_s = 0.0
         self.request_ids: dict[str, str] = {}
         self.trouble: AgentsAPIError | None = None
-        self._transport = Transport(self.base_url, _checked_key(api_key), lambda: self.retry)
+        self._transport = Transport(self.base_url, _checked_key(api_key), lambda: self.retry, max_json_bytes)
 
     def __repr__(self) -> str:
         return f"Client({self.base_url!r})"
@@ -143,7 +148,7 @@ class Client:
 
         return await self._call(call, whole)
 
-    async def events(self, session_id: str) -> AsyncIterator[Event]:
+    async def events(self, session_id: str) -> AsyncGenerator[Event, None]:
         """Live events, from now on, until the server ends the stream; close it with `contextlib.aclosing`.
 
         Tried once: the stream only wakes its reader up, the Turn list tells the truth. Raises StreamLost when the
@@ -151,7 +156,7 @@ class Client:
         """
         call = Call("events", "GET", _path(session_id, "events"), accept="text/event-stream")
         parser = Parser()
-        async with self._transport.stream(call, self.deadline) as chunks, aclosing(chunks):  # type: ignore[type-var]
+        async with self._transport.stream(call, self.deadline) as chunks, aclosing(chunks):
             lines, alive = 0, self.retry.clock()
             async for chunk in chunks:
                 try:
@@ -197,20 +202,30 @@ class Client:
         return reply
 
     async def _list(self, name: str, path: str, *, order: str, limit: int) -> AsyncIterator[dict[str, Any]]:
-        """Every entry once, over all pages. Entries that move while we read are neither doubled nor missed."""
+        """Every entry once, over all pages, however entries come and go meanwhile."""
+        read = page if name == "items" else _page_of_resources
+        query = f"?order={order}&limit={max(1, min(limit, PAGE_LIMIT))}"
         seen: set[str] = set()
         cursors: set[str] = set()
-        query = f"?order={order}&limit={min(limit, PAGE_LIMIT)}"
         after = ""
-        read = page if name == "items" else _page_of_resources
+        restarts = 0
         for _ in range(MOST_PAGES):
             call = Call(name, "GET", path + query + after)
-            data, has_more, last_id = await self._call(call, read)
+            try:
+                data, has_more, last_id = await self._call(call, read)
+            except APIStatusError as fault:
+                # The entry that we had come to was deleted (Sessions are, by other runs too): begin again.
+                if not after or fault.status not in (400, 404) or restarts == MOST_RESTARTS:
+                    raise
+                after, restarts = "", restarts + 1
+                cursors.clear()
+                continue
             for entry in data:
                 entry_id = entry.get("id")
-                if entry_id is None or entry_id not in seen:
-                    if entry_id is not None:
-                        seen.add(entry_id)
+                if entry_id is None:  # an old message: it has none, so it cannot be told from its repeat
+                    yield entry
+                elif entry_id not in seen:
+                    seen.add(entry_id)
                     yield entry
             if not has_more:
                 return

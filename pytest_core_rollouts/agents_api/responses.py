@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
@@ -16,7 +17,6 @@ __all__ = ["Call", "Reply", "checked_id", "invalid", "json_object", "no_core", "
 
 _WHICH_URL = "is OPENAI_BASE_URL the URL of an OpenAgentCore, and does it end in /v1?"
 
-JSON_LIMIT = 64 * 1024 * 1024
 ERROR_LIMIT = 64 * 1024  # an error body is read no further
 
 
@@ -30,7 +30,7 @@ class Call:
     body: bytes | None = field(default=None, repr=False)  # may hold the key of a model provider
     idempotency_key: str | None = None
     accept: str = "application/json"
-    max_bytes: int = JSON_LIMIT
+    max_bytes: int | None = None  # of its answer; None: the client's own limit
 
     @property
     def is_collection(self) -> bool:
@@ -73,6 +73,8 @@ def page(call: Call, reply: Reply) -> tuple[list[dict[str, Any]], bool, str | No
     data, has_more, last_id = value.get("data"), value.get("has_more"), value.get("last_id")
     if not isinstance(data, list) or not all(isinstance(entry, dict) for entry in data):
         invalid(call, reply, "`data` is no list of objects")
+    if not all(isinstance(entry.get("id"), (str, NoneType)) for entry in data):
+        invalid(call, reply, "`data` holds an id that is no string")
     if not isinstance(has_more, bool):
         invalid(call, reply, "`has_more` is no boolean")
     if last_id is not None and not isinstance(last_id, str):

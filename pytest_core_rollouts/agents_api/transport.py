@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import httpx
 
 from .address import proxy_for, shown_proxy
-from .errors import ConnectionFailed, DeadlinePassed, InvalidResponse, StreamLost, TooLarge, printable
+from .errors import AgentsAPIError, ConnectionFailed, DeadlinePassed, InvalidResponse, StreamLost, TooLarge, printable
 from .responses import ERROR_LIMIT, Call, Reply, refusal
 from .retry import RetryPolicy
 from .timelimit import TimeLimit
@@ -25,10 +25,11 @@ __all__ = ["Transport"]
 class Transport:
     """Two connections to one server: one for calls, one for an event stream."""
 
-    def __init__(self, base_url: str, api_key: str, policy: Callable[[], RetryPolicy]) -> None:
+    def __init__(self, base_url: str, api_key: str, policy: Callable[[], RetryPolicy], max_bytes: int) -> None:
         self.base_url = base_url
         self.proven = False  # has this server answered as a Core does?
         self._policy = policy
+        self._max_bytes = max_bytes
         self._key = api_key
         # httpx.Headers shows no credentials in its repr, so no traceback with local variables does.
         self._headers = httpx.Headers(
@@ -50,18 +51,18 @@ class Transport:
         """One try; returns the whole, successful answer. Raises AgentsAPIError.
 
         Neither the server's pace nor the size of its answer can hold us: a try ends after the policy's `try_timeout`
-        or at `deadline`, and a body over `call.max_bytes` is given up.
+        or at `deadline`, and a body over its cap is given up.
         """
         async with self._faults_named(call, deadline):
             response = await self._http.handle_async_request(self._request(call, self._policy().read_timeout))
             try:
-                body = await _body(call, response)
+                body = await self._body(call, response)
             finally:
                 await response.aclose()
         return self._judged(call, Reply(response.status_code, response.headers, body))
 
     @asynccontextmanager
-    async def stream(self, call: Call, deadline: float | None) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def stream(self, call: Call, deadline: float | None) -> AsyncIterator[AsyncGenerator[bytes, None]]:
         """Opens an event stream, in one try; the chunks that arrive. Raises AgentsAPIError, StreamLost once open."""
         async with self._faults_named(call, deadline):
             response = await self._http.handle_async_request(self._request(call, self._policy().stream_silence))
@@ -69,19 +70,15 @@ class Transport:
             kind = response.headers.get("content-type", "")
             if response.status_code != 200 or not kind.startswith("text/event-stream"):
                 async with self._faults_named(call, deadline):
-                    body = await _body(call, response)
+                    body = await self._body(call, response)
                 reply = self._judged(call, Reply(response.status_code, response.headers, body))
-                raise InvalidResponse(
-                    f"HTTP {reply.status}, but no event stream: {printable(kind, 60) or 'no stated type'}",
-                    method=call.method,
-                    path=call.path,
-                    request_id=reply.request_id,
-                )
+                problem = f"HTTP {reply.status}, but no event stream: {printable(kind, 60) or 'no stated type'}"
+                raise _unwanted(InvalidResponse, call, response, problem)
             yield self._chunks(call, response)
         finally:
             await response.aclose()
 
-    async def _chunks(self, call: Call, response: httpx.Response) -> AsyncIterator[bytes]:
+    async def _chunks(self, call: Call, response: httpx.Response) -> AsyncGenerator[bytes, None]:
         try:
             async for chunk in _stream(response):
                 yield chunk
@@ -114,6 +111,28 @@ class Transport:
             content=call.body,
             extensions={"timeout": timeouts},
         )
+
+    async def _body(self, call: Call, response: httpx.Response) -> bytes:
+        """The body within its cap. Of an error's body the beginning is enough."""
+        failed = response.status_code >= 300
+        limit = ERROR_LIMIT if failed else self._max_bytes if call.max_bytes is None else call.max_bytes
+        announced = response.headers.get("content-length", "")
+        if not failed and announced.isdecimal() and int(announced[:18]) > limit:
+            raise _unwanted(
+                TooLarge, call, response, f"the body holds {announced[:18]} bytes, at most {limit} are read"
+            )
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            raise _unwanted(InvalidResponse, call, response, "the body is compressed although that was not asked for")
+        parts: list[bytes] = []
+        size = 0
+        async for chunk in _stream(response):
+            parts.append(chunk)
+            size += len(chunk)
+            if size > limit:
+                if failed:
+                    break
+                raise _unwanted(TooLarge, call, response, f"the body holds more than the {limit} bytes that are read")
+        return b"".join(parts)
 
     def _judged(self, call: Call, reply: Reply) -> Reply:
         if reply.status >= 300:
@@ -186,36 +205,8 @@ def _trusting_nobody() -> ssl.SSLContext:
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
-async def _body(call: Call, response: httpx.Response) -> bytes:
-    """The body within the call's cap. Of an error's body the beginning is enough."""
-    failed = response.status_code >= 300
-    limit = ERROR_LIMIT if failed else call.max_bytes
-    announced = response.headers.get("content-length", "")
-    if not failed and announced.isdecimal() and int(announced[:18]) > limit:
-        raise _too_large(call, response, f"{announced[:18]} bytes")
-    if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise InvalidResponse(
-            "the body is compressed although `identity` was asked for", method=call.method, path=call.path
-        )
-    parts: list[bytes] = []
-    size = 0
-    async for chunk in _stream(response):
-        parts.append(chunk)
-        size += len(chunk)
-        if size > limit:
-            if failed:
-                break
-            raise _too_large(call, response, "more")
-    return b"".join(parts)
-
-
-def _too_large(call: Call, response: httpx.Response, size: str) -> TooLarge:
-    return TooLarge(
-        f"the body holds {size}, at most {call.max_bytes} bytes are read",
-        method=call.method,
-        path=call.path,
-        request_id=response.headers.get("x-request-id"),
-    )
+def _unwanted(kind: type[AgentsAPIError], call: Call, response: httpx.Response, problem: str) -> AgentsAPIError:
+    return kind(problem, method=call.method, path=call.path, request_id=Reply(0, response.headers, b"").request_id)
 
 
 def _stream(response: httpx.Response) -> httpx.AsyncByteStream:

@@ -93,11 +93,28 @@ class FakeCore:
     async def _main(self, started: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        http = HttpServer(self._handle, self._admit)
-        server = await asyncio.start_server(http.serve, sock=self._socket, limit=MOST_HEAD, ssl=self._tls)
+        self._http = HttpServer(self._handle, self._admit)
+        await self._listen(self._socket)
         started.set()
         await self._stopping.wait()
-        server.close()  # asyncio.run cancels what still is connected
+        self._server.close()  # asyncio.run cancels what still is connected
+
+    async def _listen(self, where: socket.socket) -> None:
+        self._server = await asyncio.start_server(self._http.serve, sock=where, limit=MOST_HEAD, ssl=self._tls)
+
+    def go_down(self) -> None:
+        """Breaks every connection and refuses new ones; Sessions live on."""
+
+        def stop() -> None:
+            self._server.close()
+            self._http.drop_all()
+
+        self.call(stop)
+
+    def come_back(self) -> None:
+        """Listens again, on the same port."""
+        where = socket.create_server(("127.0.0.1", self.port), backlog=4096)
+        asyncio.run_coroutine_threadsafe(self._listen(where), self._loop).result(10)
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Runs `function` in the server's thread, between two requests, and returns its value."""

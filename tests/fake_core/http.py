@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -53,7 +53,7 @@ class Response:
     status: int
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
-    stream: AsyncIterator[bytes] | None = None
+    stream: AsyncGenerator[bytes, None] | None = None
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,19 @@ class HttpServer:
     handle: Callable[[Request], Response]
     admit: Callable[[Request], Fault | None]
     connections: int = 0
+    _open: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    def drop_all(self) -> None:
+        for writer in self._open:
+            writer.transport.abort()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         number = self.connections
-        with contextlib.suppress(Gone, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        # Cancelled: the whole server stops, and a task of asyncio's streams may not end so.
+        expected = (Gone, ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError)
+        self._open.add(writer)
+        with contextlib.suppress(*expected):
             while True:
                 request = await _read(reader, number)
                 fault = self.admit(request)
@@ -113,6 +121,7 @@ class HttpServer:
                     await _spoil(writer, request, response, fault)
                 if request.header("connection") == "close":
                     break
+        self._open.discard(writer)
         writer.close()
 
 
@@ -134,6 +143,7 @@ async def _read(reader: asyncio.StreamReader, connection: int) -> Request:
 async def _send(writer: asyncio.StreamWriter, request: Request, response: Response) -> None:
     if response.stream is not None:
         await _send_stream(writer, response)
+        return
     writer.write(_head(response, {"Content-Length": str(len(response.body))}) + response.body)
     await writer.drain()
 
@@ -141,13 +151,12 @@ async def _send(writer: asyncio.StreamWriter, request: Request, response: Respon
 async def _send_stream(writer: asyncio.StreamWriter, response: Response) -> None:
     assert response.stream is not None
     writer.write(_head(response, {"Transfer-Encoding": "chunked"}))
-    async with contextlib.aclosing(response.stream) as chunks:  # type: ignore[type-var]
+    async with contextlib.aclosing(response.stream) as chunks:
         async for chunk in chunks:
             writer.write(_chunk(chunk))
             await writer.drain()
     writer.write(b"0\r\n\r\n")
     await writer.drain()
-    raise Gone
 
 
 async def _spoil(writer: asyncio.StreamWriter, request: Request, response: Response, fault: Fault) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,7 +114,7 @@ class FakeSession:
         self._note("deleted")
         self._publish(CLOSE)
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes, None]:
         queue: asyncio.Queue[Any] = asyncio.Queue()
         self.readers.add(queue)
         try:
@@ -126,15 +126,16 @@ class FakeSession:
                     if self.script.stream != "silent":
                         yield b": keepalive\n\n"
                     continue
-                if event is CLOSE:
-                    return
+                batch = [event]
                 if self.script.stream == "scrambled":
                     await asyncio.sleep(0.01)
                     newer = [queue.get_nowait() for _ in range(queue.qsize())]
-                    for shuffled in [*reversed(newer), event] * 2:
-                        yield b"" if shuffled is CLOSE else _framed(shuffled)
-                elif self.script.stream != "silent":
-                    yield _framed(event)
+                    batch = [*reversed(newer), event] * 2
+                for each in batch:
+                    if each is not CLOSE and self.script.stream != "silent":
+                        yield _framed(each)
+                if CLOSE in batch:
+                    return
                 if self.script.stream == "dropped":
                     raise ConnectionResetError("the script drops the stream")
         finally:

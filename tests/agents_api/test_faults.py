@@ -1,0 +1,502 @@
+"""Every way in which a server, or what stands before it, can misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_core_rollouts.agents_api import (
+    AgentsAPIError,
+    APIStatusError,
+    Client,
+    ConnectionFailed,
+    DeadlinePassed,
+    InvalidResponse,
+    NotACore,
+    RetryPolicy,
+    Session,
+    TooLarge,
+)
+from tests.fake_core import FakeCore, Fault, Request
+
+from .support import BODY, collect, quick, run, run_at
+
+HTML = Fault(502, b"<html><h1>502 Bad Gateway</h1></html>", {"Content-Type": "text/html"})
+Use = Callable[[Client], Awaitable[Any]]
+
+
+async def create(client: Client) -> Session:
+    return await client.create_session(BODY, idempotency_key="key-1")
+
+
+async def listing(client: Client) -> list[Session]:
+    return await collect(client.list_sessions())
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused, nobody else gets it
+        yield taken.getsockname()[1]
+
+
+# Faults that pass
+
+PASSING = {
+    "502 HTML": HTML,
+    "503": Fault(503, b'{"error": {"type": "server_error", "code": "execution_unavailable", "message": "wait"}}'),
+    "500, empty": Fault(500),
+    "408": Fault(408),
+    "429": Fault(429, headers={"Retry-After": "0"}),
+    "reset": Fault(reset=True),
+    "reset, processed": Fault(reset=True, processed=True),
+    "502, processed": Fault(502, processed=True),
+    "200 HTML": Fault(200, b"<!doctype html><title>Wait</title>", {"Content-Type": "text/html"}),
+    "200 empty": Fault(200),
+    "cut, Content-Length": Fault(cut=5),
+    "cut, chunked": Fault(cut=5, framing="chunked"),
+    "cut, until close": Fault(cut=5, framing="close"),
+    "reset in the body": Fault(cut=5, reset_after_cut=True),
+    "compressed": Fault(200, b"\x1f\x8b", {"Content-Encoding": "gzip"}),
+    "no HTTP": Fault(200, headers={"Content-Length": "0\r\nbad header line"}),
+}
+
+
+@pytest.mark.parametrize("fault", [pytest.param(fault, id=name) for name, fault in PASSING.items()])
+def test_create_survives_with_the_same_key_and_one_session(fault: Fault) -> None:
+    with FakeCore(fault=lambda request: fault if request.nth <= 2 else None) as core:
+        session = run(core, create)
+        assert [*core.sessions] == [session["id"]]
+        assert len(core.requests) == 3
+        assert {request.header("idempotency-key") for request in core.requests} == {"key-1"}
+        assert len({request.body for request in core.requests}) == 1
+
+
+@pytest.mark.parametrize("fault", [pytest.param(fault, id=name) for name, fault in PASSING.items()])
+def test_reads_and_deletion_survive(fault: Fault) -> None:
+    async def use(client: Client) -> None:
+        session = await client.create_session({"environment": {"type": "openai_hosted"}}, idempotency_key="key-1")
+        assert await client.latest_turn(session["id"]) is None
+        assert len(await listing(client)) == 1
+        await client.delete_session(session["id"])
+        assert client.waited_s > 0
+
+    with FakeCore(fault=lambda request: fault if request.nth == 1 else None) as core:
+        run(core, use)
+        assert core.sessions["sess_00000001"].deleted
+
+
+def test_faults_alternate_and_pass() -> None:
+    faults = [None, Fault(502), Fault(reset=True), Fault(503), None, Fault(502), Fault(429), None]
+
+    async def use(client: Client) -> None:
+        for _ in range(3):
+            await client.get_session((await create(client))["id"])
+
+    with FakeCore(fault=lambda request: faults[request.nth - 1] if request.route == "session" else None) as core:
+        run(core, use)
+        assert core.counts["session"] == len(faults)
+
+
+def test_retry_after_is_waited() -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def use(client: Client) -> None:
+        await create(client)
+        assert client.trouble is None
+
+    headers = [{"Retry-After": "7"}, {"Retry-After": "Wed, 21 Oct 2065 07:28:00 GMT"}, {}]
+    with FakeCore(
+        fault=lambda request: Fault(429, headers=headers[request.nth - 1]) if request.nth < 4 else None
+    ) as core:
+        run(core, use, retry=RetryPolicy(sleep=sleep))
+    assert len(slept) == 3
+    assert 7 <= slept[0] < 10
+    assert 60 <= slept[1] <= 75
+    assert slept[2] <= 2
+
+
+# Faults that stay
+
+
+def failure(core: FakeCore, use: Use, kind: type[AgentsAPIError], **changes: Any) -> AgentsAPIError:
+    with pytest.raises(kind) as caught:
+        run(core, use, retry=quick(**{"patience": 0.1, **changes}))
+    assert "\n" not in str(caught.value)
+    assert core.api_key not in str(caught.value)
+    assert core.api_key not in repr(caught.value)
+    assert core.api_key not in "".join(traceback.format_exception(caught.value))
+    return caught.value
+
+
+def test_core_is_down(closed_port: int) -> None:
+    began = time.monotonic()
+    with pytest.raises(ConnectionFailed) as caught:
+        run_at(f"http://127.0.0.1:{closed_port}", "key", create, retry=quick(patience=0.3))
+    assert 0.1 < time.monotonic() - began < 5
+    message = str(caught.value)
+    assert f"POST /agents/sessions: cannot connect to http://127.0.0.1:{closed_port}/v1 (" in message
+    assert "is the Core running there?" in message
+    assert "gave up after" in message
+    assert not caught.value.stops_run
+
+
+def test_core_restarts() -> None:
+    async def use(client: Client) -> None:
+        await create(client)
+        core.go_down()
+        listed = asyncio.ensure_future(listing(client))
+        await asyncio.sleep(0.2)
+        assert isinstance(client.trouble, ConnectionFailed)
+        core.come_back()
+        assert len(await listed) == 1
+        assert client.waited_s > 0.1
+        assert client.trouble is None
+
+    with FakeCore() as core:
+        run(core, use)
+
+
+def test_hang_ends_with_the_read_limit() -> None:
+    with FakeCore(fault=lambda request: Fault(hang=True)) as core:
+        error = failure(core, create, ConnectionFailed, read_timeout=0.2)
+        assert "no complete answer" in str(error)
+        assert "ReadTimeout" in str(error)
+        assert core.counts["create"] > 1
+
+
+@pytest.mark.parametrize("drip", [pytest.param(0.05, id="in the head"), pytest.param(0.002, id="in the body")])
+def test_byte_now_and_then_ends_with_the_limit_of_a_try(drip: float) -> None:
+    fault = Fault(200, b" " * 10_000, drip=drip)
+    with FakeCore(fault=lambda request: fault) as core:
+        began = time.monotonic()
+        error = failure(core, create, ConnectionFailed, try_timeout=0.6)
+        assert time.monotonic() - began < 3
+        assert "within 0.6 s" in str(error)
+
+
+def test_connection_that_is_accepted_and_left_alone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ConnectionFailed, match="ReadTimeout"):
+            run_at(url, "key", create, retry=quick(patience=0.1, read_timeout=0.2))
+
+
+def test_deadline_ends_a_try() -> None:
+    async def use(client: Client) -> None:
+        client.deadline = time.monotonic() + 0.3
+        await create(client)
+
+    with FakeCore(fault=lambda request: Fault(hang=True)) as core:
+        began = time.monotonic()
+        error = failure(core, use, DeadlinePassed)
+        assert time.monotonic() - began < 2
+        assert "no complete answer" in str(error)
+        assert core.counts["create"] == 1
+
+
+def test_deadline_in_the_past_sends_nothing() -> None:
+    async def use(client: Client) -> None:
+        client.deadline = time.monotonic() - 1
+        await create(client)
+
+    with FakeCore() as core:
+        assert "deadline has passed" in str(failure(core, use, DeadlinePassed))
+        assert core.requests == []
+
+
+def test_cancellation_ends_a_call_at_once_and_leaves_the_client_usable() -> None:
+    async def use(client: Client) -> None:
+        for _ in range(5):
+            hanging = asyncio.ensure_future(create(client))
+            await asyncio.sleep(0.05)
+            hanging.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await hanging
+        assert await listing(client) == []
+
+    with FakeCore(fault=lambda request: Fault(hang=True) if request.route == "create" else None) as core:
+        run(core, use)
+
+
+@pytest.mark.parametrize("fault", [Fault(endless=True), Fault(200, b"[" + b" " * 3_000_000 + b"]")])
+def test_body_over_the_cap_is_not_read(fault: Fault) -> None:
+    async def use(client: Client) -> None:
+        async with Client(client.base_url, FakeCore.api_key, max_json_bytes=1_000_000) as small:
+            await create(small)
+
+    with FakeCore(fault=lambda request: fault) as core:
+        assert "1000000" in str(failure(core, use, TooLarge))
+        assert core.counts["create"] == 1
+
+
+def test_endless_error_is_read_a_little() -> None:
+    with FakeCore(fault=lambda request: Fault(endless=True)) as core, pytest.raises(APIStatusError, match="401"):
+        run_at(core.base_url, core.api_key + "x", create)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("use", [create, listing])
+def test_redirect_is_never_followed(status: int, use: Use) -> None:
+    with FakeCore() as other:
+        location = f"http://user:pw@127.0.0.1:{other.port}/v1/agents/sessions"
+        fault = Fault(status, headers={"Location": location})
+        with FakeCore(fault=lambda request: fault) as core:
+            error = failure(core, use, NotACore)
+            assert core.counts.total() == 1
+        assert f"redirects to http://127.0.0.1:{other.port};" in str(error)
+        assert other.requests == []
+        assert error.stops_run
+
+
+def test_redirect_in_the_middle_of_a_run_is_an_error_of_its_call() -> None:
+    async def use(client: Client) -> None:
+        await create(client)
+        await client.latest_turn("s")
+
+    fault = Fault(302, headers={"Location": "/login"})
+    with FakeCore(fault=lambda request: fault if request.route == "turns" else None) as core:
+        error = failure(core, use, APIStatusError)
+        assert "redirects to another path" in str(error)
+        assert not error.stops_run
+
+
+NO_CORES = {
+    "404 HTML": Fault(404, b"<html>not here", {"Content-Type": "text/html"}),
+    "404, someone else's JSON": Fault(404, b'{"detail": "Not Found"}'),
+    "404, empty": Fault(404),
+    "405, text": Fault(405, b"Method Not Allowed", {"Content-Type": "text/plain"}),
+    "200 HTML": Fault(200, b"<html>hello", {"Content-Type": "text/html"}),
+    "200, someone else's JSON": Fault(200, b'{"ok": true}'),
+}
+
+
+@pytest.mark.parametrize("use", [create, listing])
+@pytest.mark.parametrize("fault", [pytest.param(fault, id=name) for name, fault in NO_CORES.items()])
+def test_server_that_is_no_core(use: Use, fault: Fault) -> None:
+    with FakeCore(fault=lambda request: fault) as core:
+        error = failure(core, use, NotACore)
+        assert error.stops_run
+        assert f"{core.base_url} serves no Agents API" in str(error)
+        assert "does it end in /v1?" in str(error)
+        assert core.counts.total() == (1 if fault.status != 200 else 4)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"), [(NO_CORES["404 HTML"], APIStatusError), (NO_CORES["200 HTML"], InvalidResponse)]
+)
+def test_core_that_was_one_before_stays_one(fault: Fault, kind: type[AgentsAPIError]) -> None:
+    async def use(client: Client) -> None:
+        await create(client)
+        await listing(client)
+
+    with FakeCore(fault=lambda request: fault if request.route == "sessions" else None) as core:
+        assert not failure(core, use, kind).stops_run
+
+
+def test_wrong_key() -> None:
+    async def use(client: Client) -> None:
+        await create(client)
+
+    with FakeCore() as core, pytest.raises(APIStatusError) as caught:
+        run_at(core.base_url, "another-key-123", use)
+    message = str(caught.value)
+    assert message.startswith(
+        "POST /agents/sessions: HTTP 401: A valid Agents API bearer key is required. [request id req_"
+    )
+    assert "check OPENAI_API_KEY" in message
+    assert caught.value.stops_run
+
+
+def api_error(status: int, **error: Any) -> Fault:
+    return Fault(status, json.dumps({"error": error}).encode(), {"X-Request-Id": "req_77"})
+
+
+ADVICE = [
+    (api_error(403, message="no", code=None), "OPENAI_API_KEY may not"),
+    (api_error(404, message="no", code="unsupported_operation"), "does it end in /v1?"),
+    (api_error(400, message="network access must be enabled", code="invalid_request_error"), "--rollout-network"),
+    (api_error(400, message="not here", code="x", param="environment.network.access"), "--rollout-network"),
+    (api_error(400, message="no", code="model_provider_required"), "--model-base-url"),
+    (api_error(413, message="no", code="request_too_large"), "too large"),
+]
+
+
+@pytest.mark.parametrize(("fault", "advice"), ADVICE)
+def test_advice(fault: Fault, advice: str) -> None:
+    with FakeCore(fault=lambda request: fault) as core:
+        error = failure(core, create, APIStatusError)
+        assert advice in str(error)
+        assert "[request id req_77]" in str(error)
+        assert core.counts.total() == 1
+
+
+def test_gateway_error_says_what_it_is() -> None:
+    with FakeCore(fault=lambda request: HTML) as core:
+        error = failure(core, create, APIStatusError)
+        assert "HTTP 502: (an HTML page, not the API's error body)" in str(error)
+        assert "a proxy in front of the Core cannot reach it" in str(error)
+
+
+def test_text_of_a_server_cannot_harm() -> None:
+    nasty = "\x1b[2J\x07evil\r\nsecond line\u202e\ud835\x00 " + "x" * 10_000
+    fault = api_error(400, message=nasty, code="a\nb", param="\x1b]0;title\x07")
+    with FakeCore(fault=lambda request: fault) as core:
+        error = failure(core, create, APIStatusError)
+        text = str(error)
+        assert text.isprintable()
+        assert len(text) < 1000
+        assert "\\x1b[2J\\x07evil  second line\\u202e\\ud835\\x00" in text
+        text.encode()
+
+
+def test_key_that_a_server_repeats_is_cut_out() -> None:
+    def echo(request: Request) -> Fault:
+        key = (request.header("authorization") or "").removeprefix("Bearer ")
+        return Fault(
+            400,
+            f'{{"error": {{"message": "bad {key}", "code": "{key}", "param": "{key}"}}}}'.encode(),
+            {"X-Request-Id": key},
+        )
+
+    with FakeCore(fault=echo) as core:
+        error = failure(core, create, APIStatusError)
+        assert "bad ***" in str(error)
+        assert core.api_key not in f"{vars(error)}"
+
+
+def test_client_shows_no_key() -> None:
+    client = Client("http://127.0.0.1:9/v1", "a-secret-key-1")
+    assert "secret" not in repr(client)
+    assert "secret" not in repr(client._transport._headers)
+
+
+def test_request_id_of_a_failed_call_is_kept() -> None:
+    async def use(client: Client) -> dict[str, str]:
+        with pytest.raises(APIStatusError):
+            await client.get_session("nobody")
+        return client.request_ids
+
+    with FakeCore() as core:
+        assert run(core, use) == {"session": "req_00000000000000000000000000000001"}
+
+
+# Proxies, addresses, TLS
+
+
+def test_no_proxy_for_a_core_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "somewhere.example")
+    with FakeCore() as core:
+        run(core, create)
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/", "//v1/"])
+def test_paths_are_joined_once(suffix: str) -> None:
+    with FakeCore() as core:
+        run_at(f"http://127.0.0.1:{core.port}{suffix}", core.api_key, create)
+        assert [request.target for request in core.requests] == ["/v1/agents/sessions"]
+
+
+def test_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeCore() as core:
+        monkeypatch.setenv("HTTP_PROXY", f"http://me:proxy-secret@127.0.0.1:{core.port}")
+        run_at("http://core.example/v1", core.api_key, create)
+        [request] = core.requests
+        assert request.target == "http://core.example/v1/agents/sessions"
+        assert request.header("host") == "core.example"
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_proxy_that_is_down_is_named(monkeypatch: pytest.MonkeyPatch, closed_port: int, scheme: str) -> None:
+    monkeypatch.setenv(f"{scheme}_PROXY".upper(), f"http://me:proxy-secret@127.0.0.1:{closed_port}")
+    with pytest.raises(ConnectionFailed) as caught:
+        run_at(f"{scheme}://core.example/v1", "a-key-of-mine", create, retry=quick(patience=0.1))
+    assert f"through the proxy http://127.0.0.1:{closed_port} that the environment names" in str(caught.value)
+    assert "NO_PROXY" in str(caught.value)
+    assert "proxy-secret" not in str(caught.value)
+
+
+def test_proxy_that_refuses_to_tunnel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeCore(fault=lambda request: Fault(403)) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
+        with pytest.raises(ConnectionFailed, match=f"through the proxy http://127.0.0.1:{proxy.port}"):
+            run_at("https://core.example/v1", "a-key-of-mine", create, retry=quick(patience=0.1))
+        assert proxy.requests[0].method == "CONNECT"
+        assert proxy.requests[0].header("authorization") is None
+
+
+def test_proxy_of_an_unknown_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "gopher://me:proxy-secret@proxy.example")
+    with pytest.raises(ValueError, match=r"proxy gopher://proxy\.example") as caught:
+        Client("http://core.example/v1", "key")
+    assert "proxy-secret" not in str(caught.value)
+
+
+def test_name_that_does_not_resolve() -> None:
+    with pytest.raises(ConnectionFailed, match=r"cannot connect to http://nowhere\.invalid/v1"):
+        run_at("http://nowhere.invalid", "key", create, retry=quick(patience=0.1))
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that nobody signed, and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs the openssl command, to make a certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    where = folder / "certificate.pem", folder / "key.pem"
+    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(where[0]), "-keyout", str(where[1])]
+    subprocess.run(command, check=True, capture_output=True)
+    return where
+
+
+@pytest.fixture
+def tls_core(certificate: tuple[Path, Path]) -> Iterator[FakeCore]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    with FakeCore(tls=context) as core:
+        yield core
+
+
+def test_certificate_that_is_not_trusted(tls_core: FakeCore) -> None:
+    error = failure(tls_core, create, ConnectionFailed)
+    assert "CERTIFICATE_VERIFY_FAILED" in str(error)
+    assert "SSL_CERT_FILE" in str(error)
+    assert error.stops_run
+    assert error.tries == 1
+    assert tls_core.requests == []
+
+
+def test_certificate_that_the_environment_trusts(
+    tls_core: FakeCore, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pytest_core_rollouts.agents_api import transport
+
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    transport._trusted.cache_clear()
+    run(tls_core, create)
+    transport._trusted.cache_clear()
