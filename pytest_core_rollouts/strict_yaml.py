@@ -247,7 +247,7 @@ def text(value: Any) -> str:
     if not isinstance(value, str):
         raise Invalid(f"a text is due, not {describe(value)}{_as_text(value)}")
     if not value.strip():
-        raise Invalid("the text is blank; fill it in, or remove the key")
+        raise Invalid("the text is blank; fill it in")
     return sendable(value)
 
 

@@ -211,7 +211,7 @@ def test_positive_integer(value: Any) -> None:
         (None, "a text is due, not nothing; fill it in, or remove the key"),
         (["a"], "a text is due, not a list"),
         ({"a": 1}, "a text is due, not a mapping"),
-        (" \n", "the text is blank; fill it in, or remove the key"),
+        (" \n", "the text is blank; fill it in"),
         ("a\0b", "the text holds a NUL character; remove it"),
         ("a\ud835", "the text holds a lone surrogate, which is no character; remove it"),
     ],

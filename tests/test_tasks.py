@@ -143,7 +143,7 @@ def test_a_settings_file_with_another_name_is_not_ignored(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "instruction.md: the text is blank; fill it in, or remove the key"),
+        (b"", "instruction.md: the text is blank; fill it in"),
         (b" \n\t\n", "instruction.md: the text is blank"),
         (b"\xef\xbb\xbf", "instruction.md: the text is blank"),
         (b"caf\xe9", "instruction.md:1: byte 3 is not UTF-8; save the file as UTF-8"),
