@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
 
 import pytest
 
 from pytest_core_rollouts.gate import Verdict
 from pytest_core_rollouts.leftovers import Sweep, sweep
-from pytest_core_rollouts.records import RecordsError
-from pytest_core_rollouts.report.markdown import markdown, terminal as terminal_table
+from pytest_core_rollouts.matrix import Agent
+from pytest_core_rollouts.records import RecordsError, RolloutRecord
+from pytest_core_rollouts.report.markdown import markdown
+from pytest_core_rollouts.report.markdown import terminal as terminal_table
 from pytest_core_rollouts.report.summary import Summary, summarize
 from pytest_core_rollouts.run import Run
 
 SWEEP_SECONDS = 6.0
+NOT_RUN_LINES = 20
 
 
 @dataclass
@@ -24,53 +29,100 @@ class Ending:
     """What the end of the session says about its rollouts."""
 
     run: Run
-    summary: Summary
+    summary: Summary = field(default_factory=lambda: summarize(()))
+    not_run: list[str] = field(default_factory=list)
+    """A line per task and agent of which samples did not run."""
     verdicts: list[Verdict] = field(default_factory=list)
     swept: Sweep = field(default_factory=Sweep)
     problems: list[str] = field(default_factory=list)
 
+    @property
+    def green(self) -> bool:
+        """Whether the rollouts give no reason of their own to fail the session."""
+        return not self.not_run and not self.problems and all(verdict.passed for verdict in self.verdicts)
+
     def write(self, terminal: pytest.TerminalReporter, warnings: list[str]) -> None:
-        """The table, then what is left behind, then where the rows are."""
+        """The table, what is missing or left behind, the gate's verdict, where the rows are."""
         config = self.run.config
         terminal.section("rollouts")
-        terminal.write_line(terminal_table(self.summary, config.get_terminal_writer().fullwidth).rstrip("\n"))
+        terminal.write_line(terminal_table(self.summary, config.get_terminal_writer().fullwidth).strip("\n"))
         terminal.write_line("")
-        for line in [*self.problems, *self._left_behind(warnings)]:
+        for line in [*self.problems, *self._not_run(whole=terminal.verbosity > 0), *self._left_behind(warnings)]:
             terminal.write_line(line, red=True)
         for verdict in self.verdicts:
             terminal.write_line(f"gate: {verdict.text}", red=not verdict.passed, green=bool(verdict.passed))
+        if (hint := self._hint()) is not None:
+            terminal.write_line(hint)
         for path in filter(None, (self.run.settings.report, self.run.out)):
-            terminal.write_line(os.path.relpath(path, config.invocation_params.dir))
+            terminal.write_line(_relative(path, config.invocation_params.dir))
+
+    def _not_run(self, *, whole: bool) -> Iterator[str]:
+        shown = self.not_run if whole else self.not_run[:NOT_RUN_LINES]
+        yield from (f"not run: {line}" for line in shown)
+        if len(self.not_run) > len(shown):
+            yield f"not run: ... and samples of {len(self.not_run) - len(shown)} more (-v names all)"
 
     def _left_behind(self, warnings: list[str]) -> Iterator[str]:
-        for session_id, reason in self.swept.left.items():
-            yield f"left behind: Session {session_id}: {reason}"
+        yield from (f"left behind: Session {session_id}: {reason}" for session_id, reason in self.swept.left.items())
         if self.swept.problem is not None:
             yield f"Sessions may be left behind, and could not be listed: {self.swept.problem}"
-            yield from (warning for warning in warnings)
+            yield from warnings
         if self.swept.left or self.swept.problem is not None:
             yield f"to delete them: python -m pytest_core_rollouts reap {self.run.run_id}"
 
+    def _hint(self) -> str | None:
+        if self.run.settings.soft or self.summary.samples[1] < 2 or self.summary.solved == self.summary.graded:
+            return None
+        return "every rollout had to solve its task; to let the run decide as a whole, see --rollout-gate"
 
-def finish(run: Run) -> Ending | None:
-    """Close the run: sweep its Sessions, stop its Core, sum up its rows; None where no rollout was ever due."""
-    if not run.ready:
-        return None
-    ending = Ending(run, summarize(()))
+
+def finish(run: Run) -> Ending:
+    """Close the run: sweep its Sessions, stop its Core, sum up its rows."""
+    ending = Ending(run)
     if not run.settings.embedded:  # the embedded Core's Sessions end with it
-        ending.swept = asyncio.run(
-            sweep(run.connect, run.run_id, since=run.started_at.timestamp() - 60, seconds=SWEEP_SECONDS)
-        )
+        since = run.started_at.timestamp() - 60
+        ending.swept = asyncio.run(sweep(run.connect, run.run_id, since=since, seconds=SWEEP_SECONDS))
     run.close()
+    seen: set[str] = set()
     try:
-        ending.summary = summarize(run.rows(), planned=sum(group["group"] for group in run.planned.values()))
-        if run.settings.report is not None:
-            run.settings.report.parent.mkdir(parents=True, exist_ok=True)
-            run.settings.report.write_text(markdown(ending.summary), encoding="utf-8")
+        ending.summary = summarize(_noting(run.rows(), seen), planned=len(run.selected))
     except RecordsError as error:
         ending.problems.append(str(error))
-    except OSError as error:
-        ending.problems.append(f"--rollout-report: {run.settings.report}: {error.strerror or error}")
+    ending.not_run = list(name_missing(one for rollout_id, one in run.selected.items() if rollout_id not in seen))
     if run.settings.soft:
         ending.verdicts = [gate.verdict(ending.summary) for gate in run.settings.gates]
+    if run.settings.report is not None:
+        _write_report(run.settings.report, ending)
     return ending
+
+
+def _noting(records: Iterable[RolloutRecord], seen: set[str]) -> Iterator[RolloutRecord]:
+    for record in records:
+        seen.add(record.rollout_id)
+        yield record
+
+
+def _write_report(path: Path, ending: Ending) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(markdown(ending.summary), encoding="utf-8")
+    except OSError as error:
+        ending.problems.append(f"--rollout-report: {path}: {error.strerror or error}")
+
+
+def name_missing(rollouts: Iterable[tuple[str, Agent, int]]) -> Iterator[str]:
+    """Rollouts as lines such as `orders-json codex-default 0-3, 7`, one per task and agent."""
+    ordered = sorted((task_id, agent.slug, sample) for task_id, agent, sample in rollouts)
+    for (task_id, agent_slug), group in groupby(ordered, key=lambda one: one[:2]):
+        yield f"{task_id} {agent_slug} {', '.join(_ranges([sample for _, _, sample in group]))}"
+
+
+def _ranges(numbers: list[int]) -> Iterator[str]:
+    """Ascending numbers as `0-3`, `7`."""
+    for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        first, *rest = [number for _, number in run]
+        yield f"{first}-{rest[-1]}" if rest else str(first)
+
+
+def _relative(path: Path, here: Path) -> str:
+    return os.path.relpath(path, here) if path.is_relative_to(here) else str(path)

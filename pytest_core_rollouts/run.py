@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_core_rollouts.collect import ResultSource, RolloutItem
+from pytest_core_rollouts.display import Display
 from pytest_core_rollouts.engine import Engine
 from pytest_core_rollouts.grading import Answer, Grade, grade_answer
 from pytest_core_rollouts.masking import Masker
@@ -50,6 +51,8 @@ class Run(ResultSource):
         self.embedded: EmbeddedCore | None = None
         self.started_at = datetime.now(timezone.utc)
         self.masks = Masker([*settings.secrets, self.api_key])
+        self.selected: dict[str, tuple[str, Agent, int]] = {}
+        """Task id, agent and sample of every rollout that is to run, by rollout id."""
         self.planned: dict[tuple[str, str], dict[str, int]] = {}
         self.ready = False
         """Whether rollouts were selected and nothing stands in their way."""
@@ -60,6 +63,7 @@ class Run(ResultSource):
         self._shards: int = given.get("shards", 0)
         self.stop_wanted: Callable[[], str | None] = lambda: None
         """Asked while waiting: why to stop, or None."""
+        self.display: Display | None = None
         self._graders = ThreadPoolExecutor(4, "grader")
         self._submitted: set[str] = set()
         self._ready: dict[str, Outcome] = {}
@@ -80,35 +84,26 @@ class Run(ResultSource):
         self.reserve_core()
         return {"run_id": self.run_id, "out": str(self.out), "base_url": self.base_url, "api_key": self.api_key}
 
-    def prepare(self, selected: Iterable[tuple[str, str]]) -> None:
-        """Rollouts were selected, as (agent, task): make sure of Core, key and JSONL before the first Session is paid for.
-
-        Raises pytest.UsageError.
+    def prepare(self, selected: Iterable[tuple[str, Agent, int]]) -> None:
+        """Rollouts were selected, as (task id, agent, sample): make sure of Core, key and JSONL before the first
+        Session is paid for. Raises pytest.UsageError.
         """
-        self.planned = count_planned(selected)
-        if not self.planned:
+        self.selected = {self.rollout_id(*one): one for one in selected}
+        self.planned = count_planned((agent.slug, task_id) for task_id, agent, _ in self.selected.values())
+        if not self.selected:
             return
         if not self.is_worker:
             self._make_ready()
         self.ready = True
 
     def _make_ready(self) -> None:
-        self._check_core()
+        self.settings.require_core()
         try:
             check_writable(self.out)
         except RecordsError as error:
             raise pytest.UsageError(str(error)) from None
         if self.settings.embedded:
             self._start_embedded()
-
-    def _check_core(self) -> None:
-        if self.settings.core is None:
-            raise pytest.UsageError(
-                "rollouts need a Core: set OPENAI_BASE_URL and OPENAI_API_KEY, or say --core URL, "
-                "or --core embedded for one of our own on this machine"
-            )
-        if not self.settings.embedded and self.api_key is None:
-            raise pytest.UsageError(f"the Core at {self.settings.core} needs a key: set OPENAI_API_KEY")
 
     def _start_embedded(self) -> None:
         from pytest_core_rollouts.embedded.launch import EmbeddedCoreError
@@ -164,6 +159,7 @@ class Run(ResultSource):
     def next_done(self) -> str | None:
         """The id of the next rollout that finished, or None after a tick. EngineStopped: none will."""
         assert self.engine is not None
+        self._tick()
         outcome = self.engine.next_done(TICK)
         if outcome is None:
             return None
@@ -177,6 +173,7 @@ class Run(ResultSource):
             self.submit([item])
         assert self.engine is not None
         while rollout_id not in self._ready:
+            self._tick()
             if (reason := self.stop_wanted()) is not None:
                 self.engine.stop(reason)
             if (outcome := self.engine.wait(rollout_id, TICK)) is not None:
@@ -187,6 +184,14 @@ class Run(ResultSource):
         """Return when the item's outcome is there to be taken. EngineStopped: there will be none."""
         rollout_id = self.id_of(item)
         self._ready[rollout_id] = self.outcome_of(item)
+
+    def _tick(self) -> None:
+        if self.display is not None:
+            self.display.tick()
+
+    def in_flight(self) -> int | None:
+        """How many rollouts this process has under way."""
+        return None if self.engine is None else self.engine.in_flight
 
     def _known_rows(self) -> dict[str, RolloutRecord]:
         """What a worker that takes over from a dead one finds finished."""
@@ -232,6 +237,14 @@ class Run(ResultSource):
         append(self.out, replace(record, planned=planned), self.masks)
 
     # ---- the end
+
+    @property
+    def last_words(self) -> str:
+        """For a process that ends at once."""
+        return (
+            f"ended at once; Sessions of run {self.run_id} may be left behind. To delete them:\n"
+            f"  python -m pytest_core_rollouts reap {self.run_id}"
+        )
 
     def stop(self, reason: str) -> None:
         """Nothing new starts; what is in flight is cancelled and recorded."""

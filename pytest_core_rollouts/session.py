@@ -10,27 +10,32 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts import finish, runloop
-from pytest_core_rollouts.collect import RolloutItem, count_tasks, run_key
+from pytest_core_rollouts.collect import RolloutItem, run_key
+from pytest_core_rollouts.display import Display
+from pytest_core_rollouts.nodeids import NodeIds
 from pytest_core_rollouts.run import Run
 from pytest_core_rollouts.settings import Settings, settings_key
-from pytest_core_rollouts.workers import Controller
+from pytest_core_rollouts.task_folders import count_tasks
+from pytest_core_rollouts.signals import Signals
+from pytest_core_rollouts.workers import Controller, WorkerStop
 
-DRY = ("collectonly", "setuponly", "setupplan")
+DRY = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_per_test")
 """pytest's options under which nothing is run."""
 
 
 def begin(config: pytest.Config, settings: Settings) -> None:
     """Rollouts were asked for: aim pytest at the tasks, and take part in its run unless nothing is to be run."""
-    if config.args_source is not pytest.Config.ArgsSource.ARGS:
+    if settings.aimed and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = existing_roots(settings)
     if any(config.getoption(name, False) for name in DRY):
         return
     config.stash[run_key] = run = Run(config, settings)
-    config.pluginmanager.register(SessionPlugin(run), "core-rollouts-session")
+    signals = Signals()
+    config.pluginmanager.register(SessionPlugin(run, signals), "core-rollouts-session")
     if not run.is_worker and config.getoption("dist", "no") != "no":
         if settings.concurrency not in (None, 1) and config.getoption("dist") != "load":
             raise pytest.UsageError("--rollout-concurrency under -n deals out the rollouts itself; leave out --dist")
-        config.pluginmanager.register(Controller(run), "core-rollouts-controller")
+        config.pluginmanager.register(Controller(run, signals), "core-rollouts-controller")
 
 
 def header(config: pytest.Config) -> str | None:
@@ -61,11 +66,28 @@ def existing_roots(settings: Settings) -> list[str]:
     return roots
 
 
+Status = tuple[str, str, Any]
+
+
+def soft_status(report: pytest.TestReport) -> Status:
+    """How a reward shows where a gate decides about it: not red."""
+    reward = dict(report.user_properties).get("reward")
+    if isinstance(reward, (int, float)) and reward < 1:
+        return "unsolved", "u", ("UNSOLVED", {"yellow": True})
+    return "solved", ".", ("SOLVED", {"green": True})
+
+
 class SessionPlugin:
     """The hooks of a session that runs rollouts; registered only when rollouts were asked for."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, signals: Signals) -> None:
         self.run = run
+        self.signals = signals
+        self.node_ids = NodeIds(run.config, run.settings)
+        if run.is_worker:
+            stop = WorkerStop(run.config.workerinput["rollouts"])  # type: ignore[attr-defined]
+            run.stop_wanted = stop.reason
+            signals.note(stop.terminate)
         self.ending: finish.Ending | None = None
         self.warnings: list[str] = []
 
@@ -75,7 +97,10 @@ class SessionPlugin:
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             return
         rollouts = [item for item in session.items if isinstance(item, RolloutItem)]
-        self.run.prepare([(item.agent.slug, item.task.id) for item in rollouts if not item.is_skipped])
+        self.run.prepare([(item.task.id, item.agent, item.sample) for item in rollouts if not item.is_skipped])
+        if self.run.ready and not self.run.is_worker:
+            self.signals.interrupt_pytest()
+            self.run.display = Display(session.config, len(self.run.selected), self.run.in_flight)
 
     # ---- running
 
@@ -98,27 +123,45 @@ class SessionPlugin:
             report.duration = (item.outcome.record.duration_s or 0.0) if tells else 0.0
         return report
 
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, Any] | None:
-        if not self.run.settings.soft or report.when != "call" or not report.passed or hasattr(report, "wasxfail"):
-            return None
-        reward = dict(report.user_properties).get("reward")
-        if not isinstance(reward, (int, float)):
-            return None
-        if reward < 1:
-            return "unsolved", "u", ("UNSOLVED", {"yellow": True})
-        return "solved", ".", ("SOLVED", {"green": True})
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> Generator[None, Status, Status]:
+        status = yield
+        if not isinstance(report, pytest.TestReport) or self.node_ids.read(report.nodeid) is None:
+            return status
+        if self.run.settings.soft and report.when == "call" and report.passed and not hasattr(report, "wasxfail"):
+            status = soft_status(report)
+        display = self.run.display
+        return (status[0], "", "") if display is not None and display.hides_letters else status
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if (display := self.run.display) is not None and not display.hides_letters:
+            display.clear()
+        named = self.node_ids.read(report.nodeid)
+        if named is None:
+            return
+        if report.when == "setup" and report.skipped:
+            self.run.selected.pop(self.run.rollout_id(named.task_id, named.agent, named.sample), None)
         if report.when == "call" or report.failed:
+            told = dict(report.user_properties)
             self.warnings += [str(text) for name, text in report.user_properties if name == "rollout_warning"]
+            if display is not None:
+                display.progress.note(told.get("reward"), told.get("tokens"))  # type: ignore[arg-type]
+                display.tick()
 
     # ---- after the last one
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self.run.stop("the session ended")
+        if self.run.display is not None:
+            self.run.display.close()
         if not self.run.is_worker:
+            self.signals.end_at_once(self.run.last_words)
+        self.run.stop("the session ended")
+        if not self.run.is_worker and self.run.ready:
             self.ending = finish.finish(self.run)
+            if session.exitstatus == pytest.ExitCode.OK and not self.ending.green:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.ending is not None:
@@ -126,3 +169,4 @@ class SessionPlugin:
 
     def pytest_unconfigure(self) -> None:
         self.run.close()
+        self.signals.restore()

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_core_rollouts.display import Display
 from pytest_core_rollouts.explain import explain_fault
 from pytest_core_rollouts.nodeids import NodeIds
 from pytest_core_rollouts.rollout import lost_record
 from pytest_core_rollouts.run import Run
+from pytest_core_rollouts.signals import Signals
 from pytest_core_rollouts.tasks import load_task
 
 if TYPE_CHECKING:
@@ -140,8 +142,9 @@ def shard_of(node: WorkerController) -> int:
 class Controller:
     """The controller's side, registered only there."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, signals: Signals) -> None:
         self.run = run
+        self.signals = signals
         self.node_ids = NodeIds(run.config, run.settings)
         self.folder = Path(tempfile.mkdtemp(prefix="rollouts-"))
         self.workers = len(run.config.getoption("tx"))
@@ -185,8 +188,19 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
-        if not self.run.planned:
-            self.run.prepare([(named.agent.slug, named.task_id) for named in self.node_ids.read_all(ids)])
+        if self.run.selected:
+            return
+        self.run.prepare([(named.task_id, named.agent, named.sample) for named in self.node_ids.read_all(ids)])
+        if self.run.ready:
+            self.signals.ask(self._stop, self.run.last_words)
+            self.run.display = Display(self.run.config, len(self.run.selected), lambda: None)
+            self.run.display.tick_by_itself()
+
+    def _stop(self, reason: str) -> None:
+        """Let the workers end in order, and xdist after them."""
+        self.stop_workers(reason)
+        session = self.run.config.pluginmanager.get_plugin("dsession")
+        session.shouldstop = reason
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self) -> ShardScheduling | None:
@@ -253,13 +267,16 @@ class WorkerStop:
     def __init__(self, told: dict[str, Any]) -> None:
         self._file = Path(told["stop_file"])
         self._parent = os.getppid()
-        self.terminated: str | None = None
-        """Set by a signal."""
+        self._terminated: str | None = None
+
+    def terminate(self, reason: str) -> None:
+        """Stop for a reason of this process's own: a signal."""
+        self._terminated = reason
 
     def reason(self) -> str | None:
         """Why to stop, or None."""
-        if self.terminated is not None:
-            return self.terminated
+        if self._terminated is not None:
+            return self._terminated
         if self._file.exists():
             return self._file.read_text(encoding="utf-8")
         if os.getppid() != self._parent:
