@@ -7,7 +7,7 @@ import ctypes
 import importlib.util
 import os
 import pwd
-import random
+import secrets
 import shutil
 import subprocess
 import sys
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .files import remove_tree
+from .guard import Guard
 from .limits import MIB, Limits
 from .programs import Programs, ProgramsHidden, find_programs, is_reachable
 from .remedies import remedy
@@ -64,6 +65,10 @@ class Isolation:
         # A sandbox dies with the thread that started it (PR_SET_PDEATHSIG), so these threads live as long as we do.
         self.spawner = ThreadPoolExecutor(SPAWNERS, thread_name_prefix="sandbox-spawner", initializer=_leave_keyring)
         self.watcher = Watcher()
+        drop = [tools["setpriv"], f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
+        self._drop = drop if self.drops_uid else []
+        self.token = f"sandbox-{secrets.token_hex(8)}"  # on the command line of every sandbox
+        self._guard = Guard(self.token, self._drop)
         self._cleanup = weakref.finalize(self, remove_tree, folder)
 
     @classmethod
@@ -157,10 +162,9 @@ class Isolation:
         So bwrap needs no path that its uid might not reach, and shows none of the host's in the sandbox's /proc/1:
         everything else that names host paths comes through the file `options`.
         """
-        drop = [self._tools["setpriv"], f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups", "--"]
         report = [] if status is None else ["--json-status-fd", str(status)]
         bwrap = f"./{self.bubblewrap.file.name}"
-        return [*(drop if self.drops_uid else ()), bwrap, *report, "--args", str(options), "--", *argv]
+        return [*self._drop, bwrap, *report, "--args", str(options), "--", *argv]
 
     def limited(self, argv: Sequence[str], limits: Limits) -> list[str]:
         """`argv` under the limits; for use inside, where the kernel counts processes per sandbox (from 5.14 on).
@@ -207,6 +211,7 @@ class Isolation:
         """Let go of threads and files; sandboxes that still run end with the threads."""
         self.watcher.close()
         self.spawner.shutdown()
+        self._guard.close()
         self._cleanup()
 
 
@@ -237,7 +242,7 @@ def _choose_uid() -> int:
     free = [uid for uid in mapped if uid not in taken]
     if not free:
         raise SandboxUnavailable("root drops its uid for sandboxes, and none from 50000 to 59999 is mapped and free")
-    return random.SystemRandom().choice(free)
+    return secrets.choice(free)
 
 
 def _running_uids() -> Iterator[int]:

@@ -26,9 +26,8 @@ from .isolation import Isolation
 from .limits import Limits
 
 MARK = b"\x1e"
-_GATE = r"printf '\036'; read -r go && exec "
-_GATE_WITH_STDIN = ["/bin/sh", "-c", _GATE + '"$@"', "gate"]
-_GATE_WITHOUT_STDIN = ["/bin/sh", "-c", _GATE + '"$@" </dev/null', "gate"]
+_GATE = 'printf "\\036"; read -r go && exec "$@"'
+_GATE_WITHOUT_STDIN = _GATE + " </dev/null"
 _CHUNK = 1 << 16
 _SETUP_TIMEOUT_S = 30.0
 _DEATH_TIMEOUT_S = 30.0
@@ -178,7 +177,8 @@ class Run:
         self.process: Process | None = None
         self.killed: str | None = None
         self._isolation = isolation
-        self._argv = [*(_GATE_WITHOUT_STDIN if stdin is None else _GATE_WITH_STDIN), *isolation.limited(argv, limits)]
+        gate = _GATE_WITHOUT_STDIN if stdin is None else _GATE
+        self._argv = ["/bin/sh", "-c", gate, isolation.token, *isolation.limited(argv, limits)]
         self._env, self._binds = env, binds
         self._timeout = timeout
         self._on_output = on_output
@@ -249,6 +249,13 @@ class Run:
             output_read, output_write = _pipe(theirs, ours, ours_is=0)
             status_read, status_write = _pipe(theirs, ours, ours_is=0)
             try:
+                # Open for reading too, the pipe never breaks: were we dead, bwrap would else die at its report, and
+                # leave its child waiting for ever.
+                status_write = os.open(f"/proc/self/fd/{status_write}", os.O_RDWR | os.O_CLOEXEC)
+                theirs.callback(os.close, status_write)
+                if isolation.drops_uid:
+                    for pipe in (stdin_read, output_write):
+                        os.fchown(pipe, isolation.uid, isolation.uid)  # so that /dev/stdout can be opened by name
                 options = theirs.enter_context(isolation.options_fd(self.session, self._env, self._binds))
                 popen = subprocess.Popen(
                     isolation.command(options, self._argv, status=status_write),
