@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.explain import explain_fault, explain_wrong
+from pytest_core_rollouts.explain import MESSAGE, explain_fault, explain_wrong, printable
 from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.rollout import Outcome
 from pytest_core_rollouts.settings import Settings, settings_key
-from pytest_core_rollouts.tasks import Task, TaskError, is_task, load_task
+from pytest_core_rollouts.task_folders import is_task_folder, leads_back, task_around, task_id
+from pytest_core_rollouts.tasks import Task, TaskError, load_task
 
-TASK_FILES = ("instruction.md", "expected.json", "grader.py", "task.yaml")
-"""Any of these makes a folder within a tasks root a task, if perhaps half a one."""
-
+ids_key = pytest.StashKey[dict[str, Path]]()
 tags_key = pytest.StashKey[set[str]]()
 run_key = pytest.StashKey["ResultSource"]()
 
@@ -45,40 +44,12 @@ class RolloutFault(pytest.fail.Exception):
 # ---- which folders are tasks
 
 
-def root_of(path: Path, roots: tuple[Path, ...]) -> Path | None:
-    """The tasks root that `path` is or lies in; of nested ones the innermost."""
-    within = [root for root in roots if path.is_relative_to(root)]
-    return max(within, key=lambda root: len(root.parts), default=None)
-
-
-def is_task_folder(path: Path, roots: tuple[Path, ...]) -> bool:
-    """A complete task anywhere; within a tasks root, half a task too: it is an error there, not silence."""
-    if is_task(path):
-        return True
-    return root_of(path, roots) is not None and any((path / name).is_file() for name in TASK_FILES)
-
-
-def task_id(path: Path, roots: tuple[Path, ...], rootpath: Path) -> str:
-    """The folder's path relative to its tasks root, else to the rootdir; `sql/joins`."""
-    base = root_of(path, roots) or rootpath
-    relative = Path(os.path.relpath(path, base)).as_posix()
-    return path.name if relative == "." else relative
-
-
-def inside_task(path: Path, roots: tuple[Path, ...]) -> Path | None:
-    """The task folder that `path` lies in, if it is neither the folder itself nor its instruction."""
-    for folder in path.parents:
-        if is_task_folder(folder, roots):
-            return None if path == folder / "instruction.md" else folder
-    return None
-
-
 def refuse_inside_task(config: pytest.Config, roots: tuple[Path, ...]) -> None:
     """What lies in a task folder is data for the sandbox: it must never be imported or run here."""
     here = config.invocation_params.dir
     for argument in config.known_args_namespace.file_or_dir or ["."]:
         path = Path(os.path.normpath(here / argument.split("::")[0]))
-        if (folder := inside_task(path, roots)) is not None:
+        if (folder := task_around(path, roots)) is not None:
             raise pytest.UsageError(f"{path} lies in a task folder, where nothing is a test; name the folder: {folder}")
 
 
@@ -87,38 +58,24 @@ def ignore(path: Path, config: pytest.Config) -> bool | None:
     settings = config.stash[settings_key]
     if not path.is_dir():
         return None
-    if path.is_symlink() and root_of(path, settings.roots) is not None:
-        target = path.resolve()
-        roots = tuple(root.resolve() for root in settings.roots)
-        if any(target.is_relative_to(root) or root.is_relative_to(target) for root in roots):
-            warnings.warn(pytest.PytestCollectionWarning(f"{path} is a link to {target}, which is collected there"), stacklevel=2)
-            return True
-    if not settings.asked and is_task_folder(path, settings.roots):
+    if not settings.asked:
+        return True if is_task_folder(path, settings.roots) else None
+    if path.is_symlink() and leads_back(path, settings.roots):
+        warn(f"{path} is left out: it is a link to {path.resolve()}, which is collected there")
         return True
     return None
 
 
 def directory(path: Path, parent: pytest.Collector) -> TaskDirectory | None:
     """A collector for a task folder, None for any other."""
-    settings = parent.config.stash[settings_key]
-    if settings.asked and is_task_folder(path, settings.roots):
+    if is_task_folder(path, parent.config.stash[settings_key].roots):
         return TaskDirectory.from_parent(parent, path=path)
     return None
 
 
-def count_tasks(roots: tuple[Path, ...]) -> int:
-    """How many task folders the roots hold."""
-    return sum(_tasks_in(str(root)) for root in roots)
-
-
-def _tasks_in(folder: str) -> int:
-    try:
-        entries = list(os.scandir(folder))
-    except OSError:
-        return 0
-    if any(entry.name in TASK_FILES for entry in entries):
-        return 1
-    return sum(_tasks_in(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
+def warn(text: str) -> None:
+    """Say it in pytest's summary of warnings."""
+    warnings.warn(pytest.PytestCollectionWarning(text), stacklevel=3)
 
 
 # ---- nodes
@@ -128,7 +85,8 @@ class TaskDirectory(pytest.Directory):
     """A task folder. Recursion ends here: whatever else is in it is data for the sandbox."""
 
     def collect(self) -> Iterator[pytest.Collector]:
-        yield TaskFile.from_parent(self, path=self.path / "instruction.md")
+        if self.config.stash[settings_key].asked:
+            yield TaskFile.from_parent(self, path=self.path / "instruction.md")
 
 
 class TaskFile(pytest.File):
@@ -143,20 +101,31 @@ class TaskFile(pytest.File):
         try:
             task = load_task(folder, name)
         except TaskError as error:
-            raise self.CollectError(str(error)) from None
-        for warning in task.warnings:
-            warnings.warn(pytest.PytestCollectionWarning(warning), stacklevel=2)
+            raise self.CollectError(printable(str(error), MESSAGE)) from None
+        self._claim_id(name)
         self._register_tags(task)
+        for warning in task.warnings:
+            warn(printable(warning, MESSAGE))
         for agent in settings.agents:
             for sample in range(settings.samples.over(task.samples)):
-                yield RolloutItem.from_parent(self, name=f"{agent.slug}-{sample}", task=task, agent=agent, sample=sample)
+                yield RolloutItem.from_parent(
+                    self, name=f"{agent.slug}-{sample}", task=task, agent=agent, sample=sample
+                )
+
+    def _claim_id(self, name: str) -> None:
+        """Two roots may hold tasks of one name; their rollouts would share their ids."""
+        first = self.config.stash.setdefault(ids_key, {}).setdefault(name, self.path.parent)
+        if first != self.path.parent:
+            raise self.CollectError(f"{self.path.parent}: {first} is called {name!r} too; rename one of the folders")
 
     def _register_tags(self, task: Task) -> None:
         ours = self.config.stash.setdefault(tags_key, set())
         registered = {line.split(":")[0].split("(")[0].strip() for line in self.config.getini("markers")} - ours
         for tag in task.tags:
             if tag in registered:
-                raise self.CollectError(f"{self.path.parent / 'task.yaml'}: tags: {tag!r} is a marker already; choose another name")
+                raise self.CollectError(
+                    f"{self.path.parent / 'task.yaml'}: tags: {tag!r} is a marker already; choose another name"
+                )
             if tag not in ours:
                 ours.add(tag)
                 self.config.addinivalue_line("markers", f"{tag}: tag of a task")
@@ -212,22 +181,27 @@ class RolloutItem(pytest.Item):
 
     @property
     def starts_at_once(self) -> bool:
-        """Whether the rollout may start before pytest comes to the item: not where a marker may skip it."""
-        return not any(mark.name in ("skip", "skipif") for mark in self.iter_markers())
+        """Whether the rollout may start before pytest comes to the item: not where a marker may keep it from it."""
+        return not any(
+            mark.name in ("skip", "skipif") or (mark.name == "xfail" and not mark.kwargs.get("run", True))
+            for mark in self.iter_markers()
+        )
 
     def setup(self) -> None:
         """Wait for the rollout; no reward is pytest's ERROR."""
+        narrow_xfails(self)  # again: a hook may have added one since collection
         if self.config.getoption("setuponly", False) or self.config.getoption("setupplan", False):
             return
         if self.outcome is None or self.outcome.record.reward is None:
             self.outcome = self.config.stash[run_key].outcome_of(self)
         outcome = self.outcome
         record = outcome.record
-        properties: dict[str, object] = {"status": record.status, "reward": record.reward, "session_id": record.session_id}
-        self.user_properties.extend((key, value) for key, value in properties.items() if value is not None)
-        self.user_properties.extend(("rollout_warning", warning) for warning in outcome.warnings)
+        self.user_properties += [("status", record.status), ("reward", record.reward)]
+        if record.session_id is not None:
+            self.user_properties.append(("session_id", printable(record.session_id, MESSAGE)))
+        self.user_properties += [("rollout_warning", printable(warning, MESSAGE)) for warning in outcome.warnings]
         if outcome.fatal is not None:
-            self.session.shouldstop = outcome.fatal
+            self.session.shouldstop = printable(outcome.fatal, MESSAGE)
         if record.reward is None:
             raise RolloutFault(explain_fault(record))
 
@@ -254,12 +228,10 @@ def expected_to_fail(reason: str) -> pytest.MarkDecorator:
     return pytest.mark.xfail(reason=reason, raises=WrongAnswer, strict=False)
 
 
-def tame_foreign_xfails(items: list[pytest.Item]) -> None:
+def narrow_xfails(item: RolloutItem) -> None:
     """A plain xfail from somebody else's hook would hide faults: put one that a wrong answer alone meets before it."""
-    for item in items:
-        if isinstance(item, RolloutItem):
-            for mark in list(item.iter_markers("xfail")):
-                if mark.kwargs.get("raises") is not WrongAnswer:
-                    narrowed = {**mark.kwargs, "raises": WrongAnswer, "strict": False}
-                    item.own_markers[:] = [own for own in item.own_markers if own is not mark]
-                    item.add_marker(pytest.mark.xfail(*mark.args, **narrowed), append=False)
+    for mark in list(item.iter_markers("xfail")):
+        if mark.kwargs.get("raises") is not WrongAnswer:
+            narrowed = {**mark.kwargs, "raises": WrongAnswer, "strict": False}
+            item.own_markers[:] = [own for own in item.own_markers if own is not mark]
+            item.add_marker(pytest.mark.xfail(*mark.args, **narrowed), append=False)

@@ -6,11 +6,15 @@ import json
 import unicodedata
 from typing import Any
 
+from pytest_core_rollouts.grading import MISSING, NOTHING
 from pytest_core_rollouts.records import RolloutRecord
 
-LINES_SHORT = 12
-VALUE_SHORT = 160
-VALUE_WHOLE = 10_000
+REASONS_SHORT = 12
+"""Places that differ, shown without -vv."""
+VALUE_SHORT, VALUE_WHOLE = 160, 10_000
+"""Characters of a value shown, without and with -vv."""
+MESSAGE = 10_000
+"""Characters of any other text that may cross to another process or a terminal."""
 
 
 def explain_wrong(record: RolloutRecord, *, whole: bool = False, hide_expected: bool = False) -> str:
@@ -22,7 +26,7 @@ def explain_wrong(record: RolloutRecord, *, whole: bool = False, hide_expected: 
     if record.error:
         lines.append(printable(record.error, width * 4))
     reasons = list(record.reasons)
-    shown = reasons if whole else reasons[:LINES_SHORT]
+    shown = reasons if whole else reasons[:REASONS_SHORT]
     for reason in shown:
         lines.append(f"{printable(str(reason['path']), width)}:")
         if not hide_expected:
@@ -54,8 +58,8 @@ def _where(record: RolloutRecord) -> str:
 
 
 def _value(value: Any, width: int) -> str:
-    text = value if isinstance(value, str) and value.startswith("(") else json.dumps(value, ensure_ascii=False, default=str)
-    return printable(text, width)
+    absent = isinstance(value, str) and value in (MISSING, NOTHING)
+    return printable(str(value) if absent else json.dumps(value, ensure_ascii=False, default=str), width)
 
 
 def printable(text: str, limit: int) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.collect import task_id
 from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.settings import Settings
+from pytest_core_rollouts.task_folders import task_id
 
 INSTRUCTION = "instruction.md"
 

@@ -1,18 +1,19 @@
-"""Every option and ini key: how they are named, declared and read.
+"""Every option and ini key: how they are named and declared.
 
 Canonical names start with `--rollout-`. A few are there under a bare name too (`--harness`), but only where nobody
-else took it: pytest dies with a traceback when two plugins add one name, so bare names are added last, after the
-project's own conftests were read, and only where they are free.
+else took it: pytest dies with a traceback when two add one name. So a bare name is added last, after the project's own
+conftests were read, where it is free, and only when it was used, since a conftest that is read later may take it yet.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, Literal
 
 import pytest
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,8 @@ class Option:
     """One setting: `--rollout-NAME`, `--BARE` where that is free, and the ini key `rollout_NAME`."""
 
     name: str
+    metavar: str | None
     help: str
-    metavar: str | None = None
     kind: Literal["value", "list", "flag"] = "value"
     bare: str | None = None
 
@@ -33,43 +34,87 @@ class Option:
     def dest(self) -> str:
         return "rollout_" + self.name.replace("-", "_")
 
-    @property
-    def shown(self) -> str:
-        """The name to use in messages: the short one, where there is one."""
-        return self.bare or self.flag
-
     def argparse(self) -> dict[str, Any]:
+        """The arguments of `addoption`; the default None tells what was not said."""
+        alias = f" Short: {self.bare}." if self.bare else ""
+        common = {"dest": self.dest, "default": None, "help": self.help + alias}
         if self.kind == "flag":
-            return {"dest": self.dest, "action": "store_true", "default": None, "help": self.help}
-        action = "append" if self.kind == "list" else "store"
-        return {"dest": self.dest, "action": action, "default": None, "metavar": self.metavar, "help": self.help}
+            return {**common, "action": "store_true"}
+        return {**common, "action": "append" if self.kind == "list" else "store", "metavar": self.metavar}
 
 
-OPTIONS = (
-    Option("harness", "Agent program to run: default, codex, claude_sdk, mcode; oracle and nop on the embedded Core. Repeatable; default: default.", "NAME", "list", "--harness"),
-    Option("model", "Model for the harness, as the Core names it. Repeatable; every harness runs with every model. Default: the deployment's own.", "NAME", "list", "--model"),
-    Option("agent", "YAML file that describes one agent: harness, model, instructions, tools and more. Repeatable.", "FILE", "list"),
-    Option("samples", "Rollouts per task and agent. Default: 1.", "K", bare="--samples"),
-    Option("core", "The Core to use: its URL (ends in /v1; default: $OPENAI_BASE_URL, with the key in $OPENAI_API_KEY), or `embedded` for one of our own on this machine.", "URL|embedded", bare="--core"),
-    Option("task", "Run only the task with exactly this id. Repeatable.", "ID", "list"),
-    Option("timeout", "Seconds a rollout may take, sandbox preparation included. Default: 900.", "S"),
-    Option("concurrency", "Rollouts in flight per process. Default: 4; with -n: 1 in each worker.", "N"),
-    Option("out", "JSONL file that gets a line per finished rollout; an existing one is appended to. Default: runs/<run_id>.jsonl.", "PATH"),
-    Option("report", "Write the table as Markdown to this file too.", "PATH"),
-    Option("gate", "What decides the exit code: `each` (default: every rollout asserts its reward) or `none` (collect only). Repeatable.", "EXPR", "list"),
-    Option("network", "Network access of the sandbox, where the task does not say: disabled (default) or enabled.", "ACCESS"),
-    Option("retries", "Further attempts for a rollout that an infrastructure error spoiled; never for a wrong answer. Default: 1.", "N"),
-    Option("label", "Label kept in every record and in the Session's metadata. Repeatable.", "KEY=VALUE", "list"),
-    Option("items", "Where the trajectory goes: inline (in the JSONL's rows; default) or none.", "WHERE"),
-    Option("hide-expected", "Leave expected values out of failure texts and reports, for public CI logs.", kind="flag"),
-    Option("model-base-url", "Your own model endpoint; {rollout_id} in it is filled in. Needs a model name, and its key in $MODEL_API_KEY.", "URL", bare="--model-base-url"),
-    Option("model-protocol", "What the endpoint speaks: anthropic, responses or chat_completions. Default: what the harness speaks.", "NAME", bare="--model-protocol"),
-    Option("harness-config", "Native parameter of a harness, such as codex:model_reasoning_effort=\"low\". Repeatable.", "HARNESS:KEY=JSON", "list"),
-    Option("context-window", "The model's context window in tokens (mcode with a model base URL).", "TOKENS"),
-    Option("max-output-tokens", "The most tokens a reply may have (mcode with a model base URL).", "TOKENS"),
-)  # fmt: skip
+def _value(name: str, metavar: str, text: str, *, bare: str | None = None) -> Option:
+    return Option(name, metavar, text, "value", bare)
 
-BY_NAME = {option.name: option for option in OPTIONS}
+
+def _list(name: str, metavar: str, text: str, *, bare: str | None = None) -> Option:
+    return Option(name, metavar, f"{text} Repeatable.", "list", bare)
+
+
+OPTIONS: Final = (
+    _list(
+        "harness",
+        "NAME",
+        "Agent program to run: default (the deployment's own), codex, claude_sdk, mcode; on the embedded Core oracle or "
+        "nop. Default: default.",
+        bare="--harness",
+    ),
+    _list(
+        "model",
+        "NAME",
+        "Model for the harness, as the Core names it; every harness runs with every model. "
+        "Default: the deployment's own.",
+        bare="--model",
+    ),
+    _list("agent", "FILE", "YAML file that describes one agent: harness, model, instructions, tools and more."),
+    _value("samples", "K", "Rollouts per task and agent. Default: 1.", bare="--samples"),
+    _value(
+        "core",
+        "URL|embedded",
+        "The Core to use: its URL, which ends in /v1 (default: $OPENAI_BASE_URL; the key is in $OPENAI_API_KEY), or "
+        "`embedded` for one of our own on this machine.",
+        bare="--core",
+    ),
+    _list("task", "ID", "Run only the task with exactly this id."),
+    _value("timeout", "S", "Seconds a rollout may take, sandbox preparation included. Default: 900."),
+    _value("concurrency", "N", "Rollouts in flight per process. Default: 4; with -n: 1 in each worker."),
+    _value("out", "PATH", "JSONL file that gets a line per finished rollout. Default: runs/<run_id>.jsonl."),
+    _value("report", "PATH", "Write the table as Markdown to this file too."),
+    _list(
+        "gate",
+        "EXPR",
+        "What decides the exit code: `each` (default: every rollout asserts its reward) or `none` (collect only).",
+    ),
+    _value("network", "ACCESS", "The sandbox's network where the task does not say: disabled (default) or enabled."),
+    _value(
+        "retries",
+        "N",
+        "Further attempts for a rollout that an infrastructure error spoiled, never for a wrong answer. Default: 1.",
+    ),
+    _list("label", "KEY=VALUE", "Label kept in every record and in the Session's metadata."),
+    _value("items", "WHERE", "Where trajectories go: inline (into the JSONL's rows; default) or none."),
+    Option("hide-expected", None, "Leave expected values out of failure texts and records (public CI logs).", "flag"),
+    _value(
+        "model-base-url",
+        "URL",
+        "Your own model endpoint; {rollout_id} in it is filled in. Needs a model's name, and a key in $MODEL_API_KEY.",
+        bare="--model-base-url",
+    ),
+    _value(
+        "model-protocol",
+        "NAME",
+        "What the endpoint speaks: anthropic, responses or chat_completions. Default: what the harness speaks.",
+        bare="--model-protocol",
+    ),
+    _list("harness-config", "HARNESS:KEY=JSON", 'Native parameter of a harness: codex:model_reasoning_effort="low".'),
+    _value("context-window", "TOKENS", "The model's context window (mcode with a model base URL)."),
+    _value("max-output-tokens", "TOKENS", "The most tokens a reply may have (mcode with a model base URL)."),
+)
+
+BY_NAME: Final = {option.name: option for option in OPTIONS}
+BY_BARE: Final = {option.bare: option for option in OPTIONS if option.bare}
+
+_INI_TYPES: Final[dict[str, Literal["args", "bool", "string"]]] = {"list": "args", "flag": "bool", "value": "string"}
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -77,53 +122,47 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("rollouts", "agent rollouts (pytest-core-rollouts)")
     for option in OPTIONS:
         group.addoption(option.flag, **option.argparse())
-        types: dict[str, Literal["args", "bool", "string"]] = {"list": "args", "flag": "bool", "value": "string"}
-        parser.addini(option.dest, option.help, type=types[option.kind], default=None)
+        parser.addini(option.dest, option.help, type=_INI_TYPES[option.kind], default=None)
     parser.addini("rollout_tasks", "Folders that hold tasks. Default: tasks.", type="paths", default=None)
-    parser.addini("rollout_run", "Run the tasks whenever they are collected, without being asked by an option or a path.", type="bool")
+    parser.addini("rollout_run", "Run tasks wherever they are collected, without being asked to.", type="bool")
 
 
-def is_free(parser: pytest.Parser, flag: str) -> bool:
-    """Whether nobody has added `flag` yet."""
-    try:
-        _, unknown = parser.parse_known_and_unknown_args([f"{flag}=0"])
-    except pytest.UsageError:  # somebody's own option, that takes no such value
-        return False
-    return f"{flag}=0" in unknown
-
-
-def add_bare_options(parser: pytest.Parser) -> None:
-    """Add the short names that the project's conftests and plugins left free."""
+def add_bare_options(parser: pytest.Parser, args: Sequence[str]) -> None:
+    """Add the short names that `args` uses and that the project's conftests and plugins left free."""
     group = parser.getgroup("rollouts")
-    for option in OPTIONS:
-        if option.bare and is_free(parser, option.bare):
-            group.addoption(option.bare, **{**option.argparse(), "help": f"Short for {option.flag}."})
+    for flag in sorted({arg.partition("=")[0] for arg in _unknown(parser, args)} & BY_BARE.keys()):
+        group.addoption(flag, **BY_BARE[flag].argparse())
 
 
-def take_bare_values(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """Take the values of bare options out of the paths that conftests are looked for in.
+def mend_conftest_paths(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> None:
+    """Let pytest look for conftests where it would without the values of bare options.
 
-    Before a bare name is added, pytest's first pass takes `codex` of `--harness codex` for a path; with a folder of
-    that name there, the testpaths' own conftests would not be read.
+    Before a bare name is added, pytest's first pass takes `codex` of `--harness codex` for a path, and no longer reads
+    the testpaths' conftests. The value stays a path beside them: the name may be a conftest's, and take no value.
     """
-    bare = {option.bare for option in OPTIONS if option.bare and is_free(parser, option.bare)}
     paths: list[str] = config.known_args_namespace.file_or_dir
-    for flag, value in zip(args, args[1:], strict=False):
-        if flag in bare and value in paths:
-            paths.remove(value)
+    bare = BY_BARE.keys() & set(_unknown(parser, args))
+    values = {value for flag, value in pairwise(args) if flag in bare}
+    if values and values.issuperset(paths):
+        paths += _default_paths(config)
 
 
-@dataclass(frozen=True)
-class Layered(Generic[T]):
-    """A value that can be said in several places: command line > task.yaml > ini > default."""
+def _unknown(parser: pytest.Parser, args: Sequence[str]) -> list[str]:
+    try:
+        return parser.parse_known_and_unknown_args(args)[1]
+    except pytest.UsageError:
+        return []  # pytest will say the same about these arguments
 
-    option: T | None
-    ini: T | None
-    default: T
 
-    def over(self, task: T | None = None) -> T:
-        """The value in force for a task that says `task` (None: says nothing)."""
-        for value in (self.option, task, self.ini):
-            if value is not None:
-                return value
-        return self.default
+def _default_paths(config: pytest.Config) -> list[str]:
+    """Where pytest collects when no path is given."""
+    here = config.invocation_params.dir
+    if here == config.rootpath:
+        patterns: list[str] = config.getini("testpaths")
+        if found := [str(path) for pattern in patterns for path in sorted(_glob(here, pattern))]:
+            return found
+    return [str(here)]
+
+
+def _glob(folder: Path, pattern: str) -> list[Path]:
+    return [Path(pattern)] if Path(pattern).is_absolute() else list(folder.glob(pattern))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,12 +18,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
-    options.take_bare_values(early_config, parser, args)
+    options.mend_conftest_paths(early_config, parser, args)
     from pytest_core_rollouts import collect, settings
 
     collect.refuse_inside_task(early_config, settings.roots_of(early_config))
     result = yield
-    options.add_bare_options(parser)
+    options.add_bare_options(parser, args)
     return result
 
 
@@ -61,4 +60,6 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Col
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     from pytest_core_rollouts import collect
 
-    collect.tame_foreign_xfails(items)
+    for item in items:
+        if isinstance(item, collect.RolloutItem):
+            collect.narrow_xfails(item)
