@@ -1,8 +1,8 @@
-"""Many rollouts at once: a thread with an asyncio loop, N slots, each with its own connection to Core.
+"""Many rollouts at once: a thread with an asyncio loop, N of them in flight, each with its own connection to Core.
 
 The engine knows no pytest. Rollouts are submitted at any time from any thread; a finished one is handed out in
-completion order (`next_done`) or by its id (`wait`). A fault of one rollout never touches another; a fault that every
-rollout would share (`fatal`) keeps further ones from starting.
+completion order (`next_done`) or by its id (`wait`). A fault of one rollout never touches another; what every rollout
+would meet too (`halt`) keeps further ones from starting.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import asyncio
 import collections
 import contextlib
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
+from pytest_core_rollouts.stopping import Stop
+
 CANCEL_SECONDS = 6.0
-"""What a cancelled rollout has, in all, to cancel its Turn, write its record and delete its Session."""
+"""What a rollout in flight has, in all, to end its Turn, keep its record and delete its Session after a stop."""
+CLOSE_SECONDS = 1.0
+"""What is left after that, for rollouts that did not heed it and for connections to close."""
 
 
 class Job(Protocol):
@@ -27,9 +30,7 @@ class Job(Protocol):
 
 
 class Closeable(Protocol):
-    """What the engine needs to know of a slot's client."""
-
-    deadline: float | None
+    """What the engine needs to know of a client."""
 
     async def aclose(self) -> None: ...
 
@@ -44,16 +45,17 @@ class EngineStopped(Exception):
 
 
 class Engine(Generic[JobT, ClientT, ResultT]):
-    """Runs `run(client, job)` for every job submitted, `concurrency` of them at a time.
+    """Runs `run(client, job, stop)` for every job submitted, `concurrency` of them at a time.
 
-    `connect` makes a slot's client. `run` returns the job's result and takes care of all that can go wrong with one
-    job; what it raises is a fault of everything: it becomes `fatal` and stops further starts.
+    `connect` makes a client; one serves one job at a time. `run` returns the job's result and takes care of all that
+    can go wrong with one job; what it (or `connect`) raises is a fault of everything, and halts the engine. Once
+    `stop` is asked for, `run` is to return by its deadline.
     """
 
     def __init__(
         self,
         connect: Callable[[], ClientT],
-        run: Callable[[ClientT, JobT], Awaitable[ResultT]],
+        run: Callable[[ClientT, JobT, Stop], Awaitable[ResultT]],
         *,
         concurrency: int,
     ) -> None:
@@ -66,29 +68,32 @@ class Engine(Generic[JobT, ClientT, ResultT]):
         self._connect = connect
         self._run = run
         self._queue: collections.deque[JobT] = collections.deque()
-        self._done: collections.deque[str] = collections.deque()
-        self._results: dict[str, ResultT] = {}
+        self._results: collections.OrderedDict[str, ResultT] = collections.OrderedDict()
         self._changed = threading.Condition()
         self._stopping: str | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._slots: list[asyncio.Task[None]] = []
-        self._clients: list[ClientT] = []
-        self._idle: collections.deque[asyncio.Future[None]] = collections.deque()
+        self._finished = False
+        """Whether the thread has ended, or was given up."""
         self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # the rest belongs to the thread
+        self._stop = Stop()
+        self._ending = asyncio.Event()
+        self._running: set[asyncio.Task[None]] = set()
+        self._idle: list[ClientT] = []
 
     # ---- from any thread
 
     def submit(self, jobs: Iterable[JobT]) -> None:
-        """Queue jobs; they start as slots become free."""
-        if self._stopping is not None:
-            raise EngineStopped(self._stopping)
-        self._queue.extend(jobs)
-        if self._thread is None:
-            ready = threading.Event()
-            self._thread = threading.Thread(target=self._main, args=(ready,), name="rollouts", daemon=True)
-            self._thread.start()
-            ready.wait()
-        self._call_soon(self._wake)
+        """Queue jobs; they start as places become free. EngineStopped: the engine takes none any more."""
+        with self._changed:
+            if self._stopping is not None:
+                raise EngineStopped(self._reason)
+            self._queue.extend(jobs)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._main, name="rollouts", daemon=True)
+                self._thread.start()
+        self._call_soon(self._fill)
 
     def next_done(self, timeout: float | None = None) -> ResultT | None:
         """The next result in completion order; None when `timeout` seconds passed without one.
@@ -96,9 +101,9 @@ class Engine(Generic[JobT, ClientT, ResultT]):
         EngineStopped: no further result will come.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._done or self._over, timeout)
-            if self._done:
-                return self._results.pop(self._done.popleft())
+            self._changed.wait_for(lambda: self._results or self._over, timeout)
+            if self._results:
+                return self._results.popitem(last=False)[1]
             if self._over:
                 raise EngineStopped(self._reason)
             return None
@@ -108,7 +113,6 @@ class Engine(Generic[JobT, ClientT, ResultT]):
         with self._changed:
             self._changed.wait_for(lambda: rollout_id in self._results or self._over, timeout)
             if rollout_id in self._results:
-                self._done.remove(rollout_id)
                 return self._results.pop(rollout_id)
             if self._over:
                 raise EngineStopped(self._reason)
@@ -121,106 +125,104 @@ class Engine(Generic[JobT, ClientT, ResultT]):
 
     def halt(self, reason: str) -> None:
         """Start nothing more; what is in flight goes on to its end. The first reason stands."""
-        self.fatal = self.fatal or reason
         with self._changed:
+            self.fatal = self.fatal or reason
             self._changed.notify_all()
 
     def stop(self, reason: str) -> None:
-        """Start nothing more; cancel what is in flight and give it CANCEL_SECONDS to clean up; return when done.
+        """Start nothing more, give what is in flight CANCEL_SECONDS to end in order, and return when all is over.
 
         What finished or was cancelled can still be fetched. Calling it again returns at once.
         """
-        if self._stopping is not None:
-            return
-        self._stopping = reason
-        self._queue.clear()
+        with self._changed:
+            if self._stopping is not None:
+                return
+            self._stopping = reason
+            self._queue.clear()
         if self._thread is None:
             return
-        self._call_soon(self._cancel_all)
-        self._thread.join(CANCEL_SECONDS + 2)
-        with self._changed:
-            self._changed.notify_all()
+        self._call_soon(self._begin_to_end)
+        self._thread.join(CANCEL_SECONDS + 3 * CLOSE_SECONDS)
+        self._finish()
 
     # ---- within
 
     @property
     def _over(self) -> bool:
         """Whether no further result will come."""
-        alive = self._thread is not None and self._thread.is_alive()
-        if self._stopping is not None:
-            return not alive
-        return self.fatal is not None and self.in_flight == 0
+        if self._finished or (self._stopping is not None and self._thread is None):
+            return True
+        return self._stopping is None and self.fatal is not None and self.in_flight == 0
 
     @property
     def _reason(self) -> str:
         return self.fatal or self._stopping or "the engine was stopped"
 
     def _call_soon(self, callback: Callable[[], None]) -> None:
+        self._ready.wait()
         with contextlib.suppress(RuntimeError):  # the loop is closed: everything is over already
-            assert self._loop is not None
-            self._loop.call_soon_threadsafe(callback)
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(callback)
 
-    def _main(self, ready: threading.Event) -> None:
+    def _main(self) -> None:
         try:
-            asyncio.run(self._serve(ready))
+            asyncio.run(self._serve())
+        except Exception as error:  # noqa: BLE001 - no loop could be made or kept: the reason why nothing runs
+            self.halt(f"the engine broke: {type(error).__name__}: {error}")
         finally:
-            ready.set()
-            with self._changed:
-                self._changed.notify_all()
+            self._ready.set()
+            self._finish()
 
-    async def _serve(self, ready: threading.Event) -> None:
+    def _finish(self) -> None:
+        with self._changed:
+            self._finished = True
+            self._changed.notify_all()
+
+    async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        ready.set()
-        while self._stopping is None:
-            free = self.concurrency - len(self._slots)
-            for _ in range(min(free, len(self._queue))):  # a slot is made when there is work for it
-                self._slots.append(asyncio.create_task(self._slot()))
-            await self._woken()
-        await asyncio.gather(*self._slots, return_exceptions=True)
+        self._ready.set()
+        await self._ending.wait()
+        if self._running:
+            await asyncio.wait(self._running, timeout=CANCEL_SECONDS + CLOSE_SECONDS)
+        for task in list(self._running):
+            task.cancel()
+        closing = [asyncio.ensure_future(client.aclose()) for client in self._idle]
+        if waiting := {*self._running, *closing}:
+            await asyncio.wait(waiting, timeout=CLOSE_SECONDS)
 
-    def _wake(self) -> None:
-        while self._idle:
-            future = self._idle.popleft()
-            if not future.done():
-                future.set_result(None)
+    def _begin_to_end(self) -> None:
+        self._stop.ask(CANCEL_SECONDS)
+        self._ending.set()
 
-    async def _woken(self) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._idle.append(future)
-        await future
+    def _fill(self) -> None:
+        """Start jobs in the places that are free."""
+        while self._queue and len(self._running) < self.concurrency and self._stopping is None and self.fatal is None:
+            try:
+                job = self._queue.popleft()
+            except IndexError:  # `stop` was quicker
+                return
+            self.started += 1
+            self.in_flight += 1
+            task = asyncio.ensure_future(self._one(job))
+            self._running.add(task)
+            task.add_done_callback(self._ended)
 
-    def _cancel_all(self) -> None:
-        deadline = time.monotonic() + CANCEL_SECONDS
-        for client in self._clients:
-            client.deadline = deadline
-        for slot in self._slots:
-            slot.cancel()
-        self._wake()
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._fill()
 
-    async def _slot(self) -> None:
-        client = self._connect()
-        self._clients.append(client)
+    async def _one(self, job: JobT) -> None:
+        client: ClientT | None = None
+        results: dict[str, ResultT] = {}
         try:
-            while self._stopping is None and self.fatal is None:
-                if not self._queue:
-                    await self._woken()
-                    continue
-                await self._one(client, self._queue.popleft())
-        finally:
-            await client.aclose()
-
-    async def _one(self, client: ClientT, job: JobT) -> None:
-        self.started += 1
-        self.in_flight += 1
-        result: ResultT | None = None
-        try:
-            result = await self._run(client, job)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it stops the run and is its reason
+            client = self._idle.pop() if self._idle else self._connect()
+            results[job.rollout_id] = await self._run(client, job, self._stop)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it halts the engine and is its reason
             self.halt(str(error) or repr(error))
         finally:
+            if client is not None:
+                self._idle.append(client)
             with self._changed:
                 self.in_flight -= 1
-                if result is not None:
-                    self._results[job.rollout_id] = result
-                    self._done.append(job.rollout_id)
+                self._results.update(results)
                 self._changed.notify_all()

@@ -6,15 +6,17 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import TYPE_CHECKING
 
-from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError
+from pytest_core_rollouts.agents_api import AgentsAPIError
+from pytest_core_rollouts.deletion import delete_session
 
 if TYPE_CHECKING:
-    from pytest_core_rollouts.agents_api import Client, Session
+    from pytest_core_rollouts.agents_api import Client
 
-BUSY_PAUSE = 0.3
-"""Seconds between two tries to delete a Session that is still busy."""
+CLIENTS = 4
+"""Clients that delete at the same time."""
 
 
 @dataclass
@@ -29,56 +31,45 @@ class Sweep:
 async def sweep(connect: Callable[[], Client], run_id: str, *, since: float | None, seconds: float) -> Sweep:
     """Delete every Session of a run within `seconds`.
 
-    Sessions are listed newest first, back to `since` (Unix time; None: all of them).
+    Sessions are listed newest first, back to `since` (Unix time; None: all of them). Raises nothing: what can't be
+    listed or deleted is named in the Sweep.
     """
     found = Sweep()
+    deadline = time.monotonic() + seconds
+    mine: list[str] = []
     client = connect()
-    client.deadline = time.monotonic() + seconds
+    client.deadline = deadline
     try:
-        for session in await _sessions_of(client, run_id, since):
-            await _remove(client, session["id"], found)
+        async for session in client.list_sessions():
+            if since is not None and (session.get("created_at") or since) < since:
+                break
+            if (session.get("metadata") or {}).get("run_id") == run_id:
+                mine.append(session["id"])
     except AgentsAPIError as error:
         found.problem = str(error)
     finally:
         await client.aclose()
+    await _delete_all(connect, mine, found, deadline)
     return found
 
 
-async def _sessions_of(client: Client, run_id: str, since: float | None) -> list[Session]:
-    mine = []
-    async for session in client.list_sessions():
-        if since is not None and session.get("created_at", since) < since:
-            break
-        if (session.get("metadata") or {}).get("run_id") == run_id:
-            mine.append(session)
-    return mine
-
-
-async def _remove(client: Client, session_id: str, found: Sweep) -> None:
-    cancelled = False
-    while True:
-        try:
-            await client.delete_session(session_id)
-            found.deleted.append(session_id)
-            return
-        except APIStatusError as error:
-            if error.status == 404:
-                return
-            if error.status != 409 or client.deadline is None or time.monotonic() + BUSY_PAUSE > client.deadline:
-                found.left[session_id] = str(error)
-                return
-        except AgentsAPIError as error:
-            found.left[session_id] = str(error)
-            return
-        if not cancelled:
-            cancelled = await _cancelled(client, session_id)
-        await asyncio.sleep(BUSY_PAUSE)
-
-
-async def _cancelled(client: Client, session_id: str) -> bool:
-    """Ask for the Turn's end; False where the Session can't be cancelled yet (it waits for its sandbox)."""
+async def _delete_all(connect: Callable[[], Client], session_ids: list[str], found: Sweep, deadline: float) -> None:
+    """All at the same time: one that stays busy to the end must not keep others from being deleted."""
+    clients = [connect() for _ in range(min(CLIENTS, len(session_ids)))]
+    for client in clients:
+        client.deadline = deadline
     try:
-        await client.cancel(session_id)
-    except AgentsAPIError:
-        return False  # the next deletion says what is wrong
-    return True
+        await asyncio.gather(
+            *(_delete(client, one, found) for client, one in zip(cycle(clients), session_ids, strict=False))
+        )
+    finally:
+        for client in clients:
+            await client.aclose()
+
+
+async def _delete(client: Client, session_id: str, found: Sweep) -> None:
+    try:
+        await delete_session(client, session_id)
+        found.deleted.append(session_id)
+    except AgentsAPIError as error:
+        found.left[session_id] = str(error)

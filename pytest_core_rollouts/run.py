@@ -8,7 +8,6 @@ controller (or the plain run) starts and stops the embedded Core, sweeps leftove
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -25,6 +24,7 @@ from pytest_core_rollouts.matrix import Agent, Rollout, make_id, new_run_id
 from pytest_core_rollouts.records import RecordsError, RolloutRecord, append, check_writable, count_planned, read_records
 from pytest_core_rollouts.rollout import Outcome, RolloutRunner
 from pytest_core_rollouts.settings import Settings
+from pytest_core_rollouts.stopping import Stop
 from pytest_core_rollouts.tasks import Task
 
 if TYPE_CHECKING:
@@ -64,7 +64,6 @@ class Run(ResultSource):
         self.stop_wanted: Callable[[], str | None] = lambda: None
         """Asked while waiting: why to stop, or None."""
         self.display: Display | None = None
-        self._graders = ThreadPoolExecutor(4, "grader")
         self._submitted: set[str] = set()
         self._ready: dict[str, Outcome] = {}
 
@@ -209,13 +208,12 @@ class Run(ResultSource):
         runner = RolloutRunner(
             grade=grade,
             save=self.save,
-            graders=self._graders,
             model_keys=self.settings.model_keys,
             keep_items=self.settings.items != "none",
         )
 
-        async def run(client: Client, rollout: Rollout) -> Outcome:
-            outcome = await runner.run(client, rollout)
+        async def run(client: Client, rollout: Rollout, stop: Stop) -> Outcome:
+            outcome = await runner.run(client, rollout, stop)
             if outcome.fatal is not None:  # every other rollout would meet it too
                 engine.halt(outcome.fatal)
             return outcome
@@ -250,7 +248,6 @@ class Run(ResultSource):
         """Nothing new starts; what is in flight is cancelled and recorded."""
         if self.engine is not None:
             self.engine.stop(reason)
-        self._graders.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
         """Stop the embedded Core, if there is one."""

@@ -1,0 +1,61 @@
+"""Runs graders: user code that may raise, hang or call exit, beside an event loop that none of it may disturb."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+T = TypeVar("T")
+
+GRADE_SECONDS = 60.0
+GRADERS = 4
+"""Graders that run at the same time."""
+
+
+class GraderFailed(Exception):
+    """A grader raised or took too long; `str()` says which."""
+
+
+class Graders:
+    """At most `most` graders at a time, each in a thread of its own and within `seconds`.
+
+    A thread can't be ended from outside. One that overruns is left alone: its place goes to the next grader, and since
+    it is a daemon, it never keeps the process from ending. Belongs to one event loop.
+    """
+
+    def __init__(self, *, seconds: float = GRADE_SECONDS, most: int = GRADERS) -> None:
+        self.seconds = seconds
+        self._places = asyncio.Semaphore(most)
+
+    async def call(self, grade: Callable[[], T]) -> T:
+        """What `grade()` returns. Raises GraderFailed."""
+        async with self._places:
+            loop = asyncio.get_running_loop()
+            done: asyncio.Future[T] = loop.create_future()
+            threading.Thread(target=_run, args=(grade, loop, done), name="grader", daemon=True).start()
+            try:
+                await asyncio.wait({done}, timeout=self.seconds)
+                if done.done():
+                    return done.result()
+            finally:
+                done.cancel()
+            raise GraderFailed(f"the grader took more than {self.seconds:g} s")
+
+
+def _run(grade: Callable[[], T], loop: asyncio.AbstractEventLoop, done: asyncio.Future[T]) -> None:
+    try:
+        value = grade()
+    except BaseException as error:  # noqa: BLE001 - sys.exit() or pytest.fail() in a grader is its failure, like any other
+        failure = GraderFailed(f"the grader raised {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        _tell(loop, done, lambda: done.set_exception(failure))
+    else:
+        _tell(loop, done, lambda: done.set_result(value))
+
+
+def _tell(loop: asyncio.AbstractEventLoop, done: asyncio.Future[T], settle: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(lambda: None if done.done() else settle())

@@ -1,0 +1,126 @@
+"""What is known of one attempt at a rollout so far, and the record that is made of it at any time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from pytest_core_rollouts import __version__
+from pytest_core_rollouts.grading import Answer, Grade
+from pytest_core_rollouts.matrix import Rollout
+from pytest_core_rollouts.records import RolloutRecord, Status
+
+if TYPE_CHECKING:
+    from pytest_core_rollouts.agents_api import Turn
+
+
+@dataclass
+class Progress:
+    """Filled in as the attempt goes on. Times are monotonic."""
+
+    rollout: Rollout
+    attempt: int
+    notes: list[str] = field(default_factory=list)
+    session_id: str | None = None
+    turn: Turn | None = None
+    items: list[dict[str, Any]] | None = None
+    answer: Answer = field(default_factory=Answer)
+    grade: Grade | None = None
+    started_at: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    start: float = field(default_factory=time.monotonic)
+    created: float | None = None
+    began: float | None = None
+    """When the Turn was first seen."""
+    ended: float | None = None
+    """When the Turn's end was seen, or waiting for it was given up."""
+    fetched: float | None = None
+
+    @property
+    def turn_id(self) -> str | None:
+        return None if self.turn is None else self.turn["id"]
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds that each stage took, as far as it came."""
+        stages = {"create": self.created, "prepare": self.began, "turn": self.ended, "fetch": self.fetched}
+        timings: dict[str, float] = {}
+        since = self.start
+        for name, until in stages.items():
+            if until is not None:
+                timings[name] = round(max(0.0, until - since), 4)
+                since = until
+        return timings
+
+    @property
+    def duration_s(self) -> float | None:
+        """Seconds from create to the Turn's end; None without a Session."""
+        if self.session_id is None:
+            return None
+        return round((self.ended or time.monotonic()) - self.start, 4)
+
+    def record(
+        self, status: Status, reward: float | None, error: str | None, request_ids: Mapping[str, str]
+    ) -> RolloutRecord:
+        grade = self.grade
+        notes = [*self.notes, *((grade.note,) if grade is not None and grade.note else ())]
+        return RolloutRecord(
+            **_identity(self.rollout, self.attempt),
+            session_id=self.session_id,
+            status=status,
+            reward=reward,
+            answer=self.answer.value,
+            duration_s=self.duration_s,
+            usage=None if self.turn is None else self.turn.get("usage"),
+            items=self.items,
+            error=error,
+            started_at=self.started_at.isoformat(timespec="milliseconds"),
+            timings=self.timings,
+            settings=_settings(self.rollout),
+            reasons=_reasons(grade),
+            answer_text=self.answer.text,
+            notes=notes,
+            request_ids=dict(request_ids),
+        )
+
+
+def lost_record(rollout: Rollout, error: str) -> RolloutRecord:
+    """The record of a rollout whose own process could not write one."""
+    return RolloutRecord(**_identity(rollout, rollout.attempt), status="error", reward=None, error=error)
+
+
+def _identity(rollout: Rollout, attempt: int) -> dict[str, Any]:
+    task, agent = rollout.task, rollout.agent
+    return {
+        "rollout_id": rollout.rollout_id,
+        "task": task.id,
+        "harness": agent.harness,
+        "model": agent.model,
+        "sample": rollout.sample,
+        "run_id": rollout.run_id,
+        "group_id": rollout.group_id,
+        "agent": {"name": agent.name, "slug": agent.slug, "digest": agent.digest},
+        "labels": dict(rollout.labels),
+        "attempt": attempt,
+        "input_digest": task.input_digest,
+        "grading_digest": task.grading_digest,
+    }
+
+
+def _settings(rollout: Rollout) -> dict[str, Any]:
+    """What else decides the result; no key is among it."""
+    tolerance = rollout.task.tolerance
+    return {
+        "timeout": rollout.timeout,
+        "network": rollout.network.wire(),
+        "protocol": rollout.agent.effective_protocol,
+        "base_url": rollout.agent.base_url,
+        "tolerance": {"relative": tolerance.relative, "absolute": tolerance.absolute},
+        "versions": {"pytest-core-rollouts": __version__},
+    }
+
+
+def _reasons(grade: Grade | None) -> Sequence[dict[str, Any]]:
+    return [] if grade is None else [dict(vars(reason)) for reason in grade.reasons]
