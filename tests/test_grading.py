@@ -90,9 +90,9 @@ def test_near_json_is_refused(data: bytes) -> None:
 
 
 def test_nesting_up_to_the_limit_is_read() -> None:
-    value = parse_json(b"[" * DEPTH_LIMIT + b"]" * DEPTH_LIMIT)
+    value = parse_json(b"[" * DEPTH_LIMIT + b"]" * (DEPTH_LIMIT - 1) + b",[]]")
     for _ in range(DEPTH_LIMIT - 1):
-        (value,) = value
+        value = value[0]
     assert value == []
 
 

@@ -208,6 +208,12 @@ def test_an_expected_answer_may_have_a_byte_order_mark_and_line_endings_of_windo
     assert load_task(folder, "count").expected == {"s": "a\r\n"}
 
 
+def test_an_expected_answer_is_read_once(folder: Path) -> None:
+    task = load_task(folder, "count")
+    (folder / "expected.json").unlink()
+    assert task.expected == {"lines": 3}
+
+
 # Files
 
 
@@ -430,11 +436,11 @@ def test_what_arrives_otherwise_than_it_looks_is_warned_about(folder: Path) -> N
 
 
 def test_warnings_of_a_kind_are_one(folder: Path) -> None:
-    for name in "abcde":
+    for name in ("a/x", "b", "c/x", "d", "e"):
         put(folder / "files", {name: b""})
         (folder / "files" / name).chmod(0o755)
     (warning,) = load_task(folder, "count").warnings
-    assert "files: a, b, c and 2 more: arrives without" in warning
+    assert "files: a/x, b, c/x and 2 more: arrives without" in warning
 
 
 def test_an_empty_files_folder_is_fine(folder: Path) -> None:
