@@ -17,7 +17,7 @@ import pytest
 
 from pytest_core_rollouts.collect import ResultSource, RolloutItem
 from pytest_core_rollouts.display import Display
-from pytest_core_rollouts.engine import Engine
+from pytest_core_rollouts.engine import Engine, EngineStopped
 from pytest_core_rollouts.grading import Answer, Grade, grade_answer
 from pytest_core_rollouts.masking import Masker
 from pytest_core_rollouts.matrix import Agent, Rollout, make_id, new_run_id
@@ -66,6 +66,7 @@ class Run(ResultSource):
         self.display: Display | None = None
         self._submitted: set[str] = set()
         self._ready: dict[str, Outcome] = {}
+        self._stopped: str | None = None
 
     # ---- the Core
 
@@ -175,9 +176,13 @@ class Run(ResultSource):
             self._tick()
             if (reason := self.stop_wanted()) is not None:
                 self.engine.stop(reason)
+                self._stopped = reason
             if (outcome := self.engine.wait(rollout_id, TICK)) is not None:
                 self._ready[rollout_id] = outcome
-        return self._ready.pop(rollout_id)
+        outcome = self._ready.pop(rollout_id)
+        if self._stopped is not None and outcome.record.status == "cancelled":
+            raise EngineStopped(self._stopped)  # it has its row, and nothing to report
+        return outcome
 
     def await_outcome(self, item: RolloutItem) -> None:
         """Return when the item's outcome is there to be taken. EngineStopped: there will be none."""

@@ -162,6 +162,7 @@ class SessionPlugin:
             self.ending = finish.finish(self.run)
             if session.exitstatus == pytest.ExitCode.OK and not self.ending.green:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self.signals.restore()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.ending is not None:
@@ -169,4 +170,3 @@ class SessionPlugin:
 
     def pytest_unconfigure(self) -> None:
         self.run.close()
-        self.signals.restore()
