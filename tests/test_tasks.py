@@ -403,10 +403,12 @@ def test_very_deep_folders_are_walked(folder: Path) -> None:
     depths = [folder / "files" / "/".join("d" * depth) for depth in range(1200)]
     for deeper in depths:
         deeper.mkdir()
-    (warning,) = load_task(folder, "count").warnings
+    try:
+        (warning,) = load_task(folder, "count").warnings
+    finally:
+        for deeper in reversed(depths):  # too deep for those who clean up by recursion
+            deeper.rmdir()
     assert warning.startswith(f"{folder / 'files'}: d/: empty")
-    for deeper in reversed(depths):  # too deep for those who clean up by recursion
-        deeper.rmdir()
 
 
 # Warnings
