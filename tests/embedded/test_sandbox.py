@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import subprocess
@@ -277,7 +276,7 @@ asyncio.run(main())
 def test_nothing_survives_a_kill_9_of_the_parent(isolation: Isolation) -> None:
     token = uuid.uuid4().hex
     moments = random.Random(3)
-    for number in range(int(os.environ.get("R", 8))):
+    for number in range(8):
         scratch = isolation.folder / f"scratch-{number}"
         scratch.mkdir()
         argv = [sys.executable, "-c", PARENT, str(scratch), token]
@@ -308,13 +307,26 @@ def test_memory_of_many_processes_is_bounded(sandbox: Sandbox) -> None:
     assert done.killed == f"memory: more than {150 * MIB} bytes used"
 
 
-def test_a_fork_bomb_is_bounded_and_killed(sandbox: Sandbox) -> None:
+def test_numbers_of_processes_are_bounded(sandbox: Sandbox) -> None:
+    script = """if True:
+        import os, time
+        started = 0
+        try:
+            while os.fork():
+                started += 1
+            time.sleep(100)
+        except BlockingIOError:
+            print(started)
+    """
+    done = asyncio.run(sandbox.run(["python3", "-c", script], env={}, limits=Limits(processes=40), timeout=20))
+    assert 30 < int(text(done)) < 40
+
+
+def test_a_fork_bomb_ends_with_its_sandbox(sandbox: Sandbox) -> None:
     token = uuid.uuid4().hex
-    count = 'x() { x & x; }; x 2>/dev/null & sleep 0.5; ls -d /proc/[0-9]* | wc -l; echo "$1"'
-    done = run(sandbox, count, token, limits=Limits(processes=40), timeout=20)
+    done = run(sandbox, "x() { x & x; }; x 2>/dev/null", token, limits=Limits(processes=100), timeout=1)
     assert processes_with(token) == []
-    numbers = [int(line) for line in text(done).splitlines() if line.isdigit()]
-    assert all(number <= 45 for number in numbers)
+    assert done.timed_out
 
 
 def test_limits_on_processes_hold_for_each_sandbox_alone(isolation: Isolation) -> None:
@@ -366,8 +378,8 @@ def test_an_abyss_of_folders_is_noticed_and_removed(isolation: Isolation) -> Non
 
 
 def test_temporary_folders_have_a_size(sandbox: Sandbox) -> None:
-    done = run(sandbox, "for d in /tmp /dev/shm /run; do head -c 1G /dev/zero > $d/x; stat -c %s $d/x; done")
-    assert [int(line) for line in text(done).splitlines() if line.isdigit()] == [256 * MIB, 64 * MIB, MIB]
+    done = run(sandbox, "for d in /tmp /dev/shm; do head -c 1G /dev/zero > $d/x; stat -c %s $d/x; done")
+    assert [int(line) for line in text(done).splitlines() if line.isdigit()] == [256 * MIB, 64 * MIB]
 
 
 # Files

@@ -28,7 +28,6 @@ from .watch import Watcher
 INSIDE_UID = 1000
 TMP_BYTES = 256 * MIB
 SHM_BYTES = 64 * MIB
-RUN_BYTES = 1 * MIB
 SPAWNERS = 4
 _UTIL_LINUX_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 
@@ -196,7 +195,7 @@ class Isolation:
         yield from self._programs.options
         yield from ("--proc", "/proc", "--dev", "/dev", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm")
         yield from ("--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", "/tmp")
-        yield from ("--size", str(RUN_BYTES), "--tmpfs", "/run")
+        yield from ("--dir", "/run")
         yield from ("--bind", str(session / "home"), "/home/agent", "--bind", str(session / "workspace"), "/workspace")
         for source, target in binds:
             yield from ("--ro-bind", str(source), target)

@@ -19,7 +19,7 @@ _INTERVAL_S = 0.5
 _HURRY_BYTES = 32 * MIB
 _HURRY_FILES = 5_000
 _MAX_DEPTH = 200
-_TMPFS = ("tmp", "dev/shm", "run")
+_TMPFS = ("tmp", "dev/shm")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
