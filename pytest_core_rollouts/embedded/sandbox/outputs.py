@@ -35,9 +35,9 @@ class CapturedFile:
 
 
 def collect_outputs(workspace: Path, into: Path) -> list[CapturedFile]:
-    """Copy the regular files under `workspace`/outputs into `into` (made when missing), sorted by path.
+    """Copy the regular files under `workspace`/outputs into the empty folder `into` (made when missing).
 
-    Symbolic links are skipped; no outputs at all is fine. Raises OutputsRejected.
+    Sorted by path. Symbolic links are skipped; no outputs at all is fine. Raises OutputsRejected.
     """
     into.mkdir(parents=True, exist_ok=True)
     root = os.open(workspace, FOLDER_FLAGS)
@@ -48,8 +48,9 @@ def collect_outputs(workspace: Path, into: Path) -> list[CapturedFile]:
             return []
         if not stat.S_ISDIR(mode):
             raise OutputsRejected(f"{_OUTPUTS} is {_kind(mode)}, not a directory")
-        capture = _Capture(into)
         with _opened(root, "outputs", _OUTPUTS, FOLDER_FLAGS) as folder:
+            _Capture(None).folder(folder, _OUTPUTS, depth=0)  # nothing is copied in vain
+            capture = _Capture(into)
             capture.folder(folder, _OUTPUTS, depth=0)
         return sorted(capture.files, key=lambda file: file.path)
     finally:
@@ -57,7 +58,9 @@ def collect_outputs(workspace: Path, into: Path) -> list[CapturedFile]:
 
 
 class _Capture:
-    def __init__(self, into: Path) -> None:
+    """One walk through the outputs, that checks every rule and, unless `into` is None, copies."""
+
+    def __init__(self, into: Path | None) -> None:
         self.files: list[CapturedFile] = []
         self._into = into
         self._entries = 0
@@ -89,11 +92,11 @@ class _Capture:
                 self.folder(entered, path, depth=depth)
         elif stat.S_ISREG(mode):
             with _opened(folder, name, path, _FILE_FLAGS) as file:
-                self._copy(file, path)
+                self._file(file, path)
         else:
             raise OutputsRejected(f"{_shown(path)} is {_kind(mode)}: only files and directories can be captured")
 
-    def _copy(self, file: int, path: str) -> None:
+    def _file(self, file: int, path: str) -> None:
         before = os.fstat(file)
         if not stat.S_ISREG(before.st_mode):
             raise _changed(path)
@@ -102,6 +105,8 @@ class _Capture:
         self._bytes += before.st_size
         if self._bytes > MAX_TURN_BYTES:
             raise OutputsRejected(f"{_OUTPUTS} holds more than {MAX_TURN_BYTES} bytes")
+        if self._into is None:
+            return
         target = self._into / str(len(self.files))
         copied = 0
         with target.open("xb") as copy:

@@ -95,7 +95,7 @@ def find_masks(binds: Sequence[tuple[str, str]], hidden: Iterable[Path]) -> dict
                     f"{path} is to be hidden from sandboxes, but they need its programs; keep the project elsewhere"
                 )
             if _is_under(path, real):
-                masks[os.path.normpath(f"{target}/{os.path.relpath(path, real)}")] = path
+                masks[_moved(path, real, target)] = path
     return {
         mask: masks[mask]
         for mask in sorted(masks)
@@ -123,10 +123,10 @@ def _all_names(paths: Iterable[Path]) -> set[str]:
         if not holders:
             continue
         holder = max(holders, key=lambda mount: len(mount.point))
-        inside = os.path.normpath(f"{holder.root}/{os.path.relpath(path, holder.point)}")
+        inside = _moved(path, holder.point, holder.root)
         for mount in mounts:
             if mount.device == holder.device and _is_under(inside, mount.root):
-                names.add(os.path.normpath(f"{mount.point}/{os.path.relpath(inside, mount.root)}"))
+                names.add(_moved(inside, mount.root, mount.point))
             elif mount.device == holder.device and _is_under(mount.root, inside):
                 names.add(mount.point)
     return names
@@ -151,6 +151,12 @@ def _unescape(text: str) -> str:
 
 def _is_under(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _moved(path: str, folder: str, target: str) -> str:
+    """The path's name when `folder`, which it is under, goes by the name `target`."""
+    rest = path[len(folder.rstrip("/")) :]
+    return (target.rstrip("/") + rest) or "/"
 
 
 def _write_etc(folder: Path) -> None:

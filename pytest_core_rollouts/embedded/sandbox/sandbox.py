@@ -96,7 +96,7 @@ class Sandbox:
             run.kill(reason)
 
     def collect_outputs(self, into: Path) -> list[CapturedFile]:
-        """Copy the regular files under /workspace/outputs into the folder `into` (made when missing). Blocks.
+        """Copy the regular files under /workspace/outputs into the empty folder `into` (made when missing). Blocks.
 
         Raises OutputsRejected by the API's Artifact rules.
         """

