@@ -34,7 +34,7 @@ class WrongAnswer(AssertionError):
     """The rollout was graded and its reward is below 1."""
 
 
-class RolloutFault(pytest.fail.Exception):
+class RolloutFault(pytest.fail.Exception):  # type: ignore[name-defined,misc]  # pytest has no public name for it
     """The rollout has no reward: pytest's ERROR."""
 
     def __init__(self, message: str) -> None:

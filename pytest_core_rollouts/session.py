@@ -124,7 +124,9 @@ class SessionPlugin:
         return report
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> Generator[None, Status, Status]:
+    def pytest_report_teststatus(
+        self, report: pytest.CollectReport | pytest.TestReport
+    ) -> Generator[None, Status, Status]:
         status = yield
         if not isinstance(report, pytest.TestReport) or self.node_ids.read(report.nodeid) is None:
             return status

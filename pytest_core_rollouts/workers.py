@@ -135,7 +135,7 @@ class ShardScheduling:
 
 def shard_of(node: WorkerController) -> int:
     """The part of the items that is the worker's."""
-    shard: int = node.workerinput["rollouts"]["shard"]  # type: ignore[typeddict-item]
+    shard: int = node.workerinput["rollouts"]["shard"]
     return shard
 
 
@@ -168,7 +168,7 @@ class Controller:
             "takes_over": bool(self._crashes),
             "stop_file": str(self.folder / "stop"),
         }
-        node.workerinput["rollouts"] = told  # type: ignore[typeddict-unknown-key]
+        node.workerinput["rollouts"] = told
 
     def stop_workers(self, reason: str) -> None:
         """Make every worker cancel what it has in flight and start nothing more."""
@@ -199,8 +199,8 @@ class Controller:
     def _stop(self, reason: str) -> None:
         """Let the workers end in order, and xdist after them."""
         self.stop_workers(reason)
-        session = self.run.config.pluginmanager.get_plugin("dsession")
-        session.shouldstop = reason
+        distributed: Any = self.run.config.pluginmanager.get_plugin("dsession")
+        distributed.shouldstop = reason
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self) -> ShardScheduling | None:
