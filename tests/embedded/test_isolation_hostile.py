@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
@@ -204,13 +203,18 @@ def test_the_hosts_users_and_secrets_are_not_there(sandbox: Sandbox) -> None:
         assert f"\n{name}" not in listed
 
 
-def test_the_logins_keyring_is_left_behind(sandbox: Sandbox) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    add_key = {"x86_64": 248, "aarch64": 217}.get(os.uname().machine)
-    if add_key is None:
-        pytest.skip("the numbers of the key system calls are known for x86_64 and aarch64 alone")
-    session_keyring = -3
-    if libc.syscall(add_key, b"user", SECRET.encode(), b"x", 1, session_keyring) < 0:
-        pytest.skip(f"keys cannot be added here: {os.strerror(ctypes.get_errno())}")
-    assert SECRET in Path("/proc/keys").read_text()
-    assert SECRET not in text(run(sandbox, "cat /proc/keys"))
+KEYS = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+add_key, keyctl = {"x86_64": (248, 250), "aarch64": (217, 219)}[os.uname().machine]
+for number, *arguments in ((add_key, b"user", b"mine", b"x", 1, -3), (keyctl, 0, -3, 0), (keyctl, 6, -4, 0)):
+    result = libc.syscall(number, *arguments)
+    print("refused" if result < 0 and ctypes.get_errno() == 1 else "done")
+"""
+
+
+def test_the_kernels_keyrings_are_out_of_reach(sandbox: Sandbox) -> None:
+    if os.uname().machine not in ("x86_64", "aarch64"):
+        pytest.skip("the numbers of the system calls are known for x86_64 and aarch64 alone")
+    done = run(sandbox, 'python3 -c "$1"; cat /proc/keys', KEYS)
+    assert text(done) == "refused\n" * 3

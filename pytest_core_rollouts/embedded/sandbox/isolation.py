@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib.util
 import os
 import pwd
@@ -23,12 +22,15 @@ from .guard import Guard
 from .limits import MIB, Limits
 from .programs import Programs, ProgramsHidden, find_programs, is_reachable
 from .remedies import remedy
+from .seccomp import filter_program
 from .watch import Watcher
 
 INSIDE_UID = 1000
 TMP_BYTES = 256 * MIB
 SHM_BYTES = 64 * MIB
 SPAWNERS = 4
+# What /proc tells of the host in spite of namespaces.
+_PROC_OF_THE_HOST = [path for path in ("/proc/keys", "/proc/sched_debug", "/proc/timer_list") if Path(path).exists()]
 _UTIL_LINUX_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 
 
@@ -42,6 +44,18 @@ class Bubblewrap:
 
     file: Path
     disables_userns: bool
+
+
+@dataclass(frozen=True)
+class Options:
+    """Open files for bwrap, for one start: its arguments, and the system calls to refuse."""
+
+    arguments: int
+    seccomp: int | None
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        return (self.arguments,) if self.seccomp is None else (self.arguments, self.seccomp)
 
 
 class Isolation:
@@ -62,11 +76,12 @@ class Isolation:
         self._programs = programs
         self._tools = tools
         # A sandbox dies with the thread that started it (PR_SET_PDEATHSIG), so these threads live as long as we do.
-        self.spawner = ThreadPoolExecutor(SPAWNERS, thread_name_prefix="sandbox-spawner", initializer=_leave_keyring)
+        self.spawner = ThreadPoolExecutor(SPAWNERS, thread_name_prefix="sandbox-spawner")
         self.watcher = Watcher()
         drop = [tools["setpriv"], f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
         self._drop = drop if self.drops_uid else []
         self.token = f"sandbox-{secrets.token_hex(8)}"  # on the command line of every sandbox
+        self._seccomp = filter_program()
         self._guard = Guard(self.token, self._drop)
         self._cleanup = weakref.finalize(self, remove_tree, folder)
 
@@ -123,7 +138,7 @@ class Isolation:
         self.make_session(session)
         script = "touch /workspace/x /home/agent/x /tmp/x && exec python3 -c 'import json, zlib'"
         try:
-            with self.options_fd(session, {}) as options:
+            with self.options(session, {}) as options:
                 done = subprocess.run(
                     self.command(options, ["/bin/sh", "-c", script]),
                     cwd=self.bubblewrap.file.parent,
@@ -131,7 +146,7 @@ class Isolation:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
-                    pass_fds=[options],
+                    pass_fds=options.fds,
                     timeout=30,
                 )
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -155,15 +170,16 @@ class Isolation:
             if self.drops_uid:
                 os.chown(session / name, self.uid, self.uid)
 
-    def command(self, options: int, argv: Sequence[str], *, status: int | None = None) -> list[str]:
+    def command(self, options: Options, argv: Sequence[str], *, status: int | None = None) -> list[str]:
         """The host's command line for `argv` in a sandbox; to be started in bwrap's folder.
 
         So bwrap needs no path that its uid might not reach, and shows none of the host's in the sandbox's /proc/1:
         everything else that names host paths comes through the file `options`.
         """
         report = [] if status is None else ["--json-status-fd", str(status)]
+        refuse = [] if options.seccomp is None else ["--seccomp", str(options.seccomp)]
         bwrap = f"./{self.bubblewrap.file.name}"
-        return [*self._drop, bwrap, *report, "--args", str(options), "--", *argv]
+        return [*self._drop, bwrap, *report, *refuse, "--args", str(options.arguments), "--", *argv]
 
     def limited(self, argv: Sequence[str], limits: Limits) -> list[str]:
         """`argv` under the limits; for use inside, where the kernel counts processes per sandbox (from 5.14 on).
@@ -174,18 +190,14 @@ class Isolation:
         return [self._tools["prlimit"], *limits.prlimit_options(count_processes=count), "--", *argv]
 
     @contextlib.contextmanager
-    def options_fd(
+    def options(
         self, session: Path, env: Mapping[str, str], binds: Sequence[tuple[Path, str]] = ()
-    ) -> Iterator[int]:
-        """A file with bwrap's options for `--args`; raises ValueError for what cannot stand in an environment."""
-        data = b"".join(os.fsencode(option) + b"\0" for option in self._options(session, env, binds))
-        fd = os.memfd_create("options")
-        try:
-            os.write(fd, data)
-            os.lseek(fd, 0, os.SEEK_SET)
-            yield fd
-        finally:
-            os.close(fd)
+    ) -> Iterator[Options]:
+        """What bwrap reads from files; raises ValueError for what cannot stand in an environment."""
+        arguments = b"".join(os.fsencode(option) + b"\0" for option in self._options(session, env, binds))
+        with contextlib.ExitStack() as stack:
+            seccomp = None if self._seccomp is None else stack.enter_context(_file(self._seccomp))
+            yield Options(stack.enter_context(_file(arguments)), seccomp)
 
     def _options(self, session: Path, env: Mapping[str, str], binds: Sequence[tuple[Path, str]]) -> Iterator[str]:
         yield from ("--unshare-user", "--unshare-all", "--uid", str(INSIDE_UID), "--gid", str(INSIDE_UID))
@@ -194,6 +206,8 @@ class Isolation:
         yield from ("--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox")
         yield from self._programs.options
         yield from ("--proc", "/proc", "--dev", "/dev", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm")
+        for path in _PROC_OF_THE_HOST:
+            yield from ("--ro-bind", str(self.folder / "nothing"), path)
         yield from ("--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", "/tmp")
         yield from ("--dir", "/run")
         yield from ("--bind", str(session / "home"), "/home/agent", "--bind", str(session / "workspace"), "/workspace")
@@ -214,16 +228,15 @@ class Isolation:
         self._cleanup()
 
 
-def _leave_keyring() -> None:
-    """Give this thread, and the sandboxes it starts, a session keyring of their own.
-
-    The kernel hands the login's keyring (Kerberos tickets, keys of encrypted folders) on to all processes, and no
-    namespace hides it. Where there are no keyrings, there is nothing to leave.
-    """
-    keyctl = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine)
-    if keyctl is not None:
-        join_session_keyring = 1
-        ctypes.CDLL(None).syscall(keyctl, join_session_keyring, None)
+@contextlib.contextmanager
+def _file(data: bytes) -> Iterator[int]:
+    fd = os.memfd_create("options")
+    try:
+        os.write(fd, data)
+        os.lseek(fd, 0, os.SEEK_SET)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _choose_uid() -> int:

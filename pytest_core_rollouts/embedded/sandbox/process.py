@@ -256,7 +256,7 @@ class Run:
                 if isolation.drops_uid:
                     for pipe in (stdin_read, output_write):
                         os.fchown(pipe, isolation.uid, isolation.uid)  # so that /dev/stdout can be opened by name
-                options = theirs.enter_context(isolation.options_fd(self.session, self._env, self._binds))
+                options = theirs.enter_context(isolation.options(self.session, self._env, self._binds))
                 popen = subprocess.Popen(
                     isolation.command(options, self._argv, status=status_write),
                     cwd=isolation.bubblewrap.file.parent,
@@ -264,7 +264,7 @@ class Run:
                     stdin=stdin_read,
                     stdout=output_write,
                     stderr=output_write,
-                    pass_fds=(options, status_write),
+                    pass_fds=(*options.fds, status_write),
                 )
             except BaseException:
                 for fd in ours:
