@@ -64,7 +64,13 @@ class Stop:
         return task.done()
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T], grace: float = 0.0) -> T:
-        """What `work` returns or raises. Raises Stopped, with `work` cancelled, `grace` seconds after a stop."""
+        """What `work` returns or raises. Raises Stopped, with `work` cancelled, `grace` seconds after a stop.
+
+        After a stop nothing new begins: then `work` is not even started.
+        """
+        if self.asked:
+            work.close()
+            raise Stopped
         task = asyncio.ensure_future(work)
         try:
             if await self.before(task, grace):

@@ -29,7 +29,7 @@ LIMITS = Limits(cancel=0.5, fetch=10.0, delete=0.5, unanswered=0.4, create_stopp
 def plan(task: Task = TASK, agent: Agent | None = None, **changes: Any) -> Rollout:
     """One rollout; `changes` replace its limit of 10 s, and whatever else."""
     settings = {"sample": 0, "run_id": RUN_ID, "timeout": 10.0, "network": Network("disabled")}
-    return Rollout(**{"task": task, "agent": agent or Agent(), **settings, **changes})  # type: ignore[arg-type]
+    return Rollout(**{"task": task, "agent": agent or Agent(), **settings, **changes})
 
 
 def grade(task: Task, answer: Answer, rollout: Rollout) -> Grade:

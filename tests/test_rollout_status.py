@@ -71,7 +71,9 @@ def test_a_turn_that_completes_while_it_is_cancelled_is_graded(answer: bytes, re
 
 @pytest.mark.parametrize("code", ["context_length_exceeded", "max_output_tokens", "policy_violation"])
 def test_what_the_agent_brought_upon_itself_is_a_failure(code: str) -> None:
-    with FakeCore(script=lambda body: Script(turn_status="failed", error={"code": code, "message": "Too much."})) as core:
+    with FakeCore(
+        script=lambda body: Script(turn_status="failed", error={"code": code, "message": "Too much."})
+    ) as core:
         ran = run(core, plan(retries=3))
         assert ran.verdict == ("failed", 0.0)
         assert ran.record.error == f"the Turn failed: {code}: Too much."
@@ -81,7 +83,9 @@ def test_what_the_agent_brought_upon_itself_is_a_failure(code: str) -> None:
 
 @pytest.mark.parametrize("code", ["internal_error", "rate_limit_exceeded", "sandbox_error", "a_code_of_next_year"])
 def test_any_other_failure_of_a_turn_is_missing_data(code: str) -> None:
-    with FakeCore(script=lambda body: Script(turn_status="failed", error={"code": code, "message": "It broke."})) as core:
+    with FakeCore(
+        script=lambda body: Script(turn_status="failed", error={"code": code, "message": "It broke."})
+    ) as core:
         ran = run(core, plan(retries=0))
         assert ran.verdict == ("failed", None)
         assert ran.record.error == f"the Turn failed: {code}: It broke."
