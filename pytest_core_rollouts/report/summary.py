@@ -203,14 +203,15 @@ def summarize(records: Iterable[RolloutRecord], planned: int = 0) -> Summary:
     by_agent: dict[tuple[str, str, str, str], list[RolloutRecord]] = {}
     by_run: dict[str, int] = {}
     for record in effective(slim).values():
-        by_agent.setdefault(_agent_key(record), []).append(record)
+        by_agent.setdefault(agent_key(record), []).append(record)
         by_run[record.run_id] = max(by_run.get(record.run_id, 0), record.planned.get("run", 0))
     labels = _labels(by_agent)
     agents = tuple(_agent_score(labels[key], by_agent[key]) for key in sorted(by_agent))
     return Summary(agents, max(planned, sum(by_run.values()), sum(agent.planned for agent in agents)))
 
 
-def _agent_key(record: RolloutRecord) -> tuple[str, str, str, str]:
+def agent_key(record: RolloutRecord) -> tuple[str, str, str, str]:
+    """What makes two rows of one agent: harness, model, name of its file, digest. `Summary.agents` is in its order."""
     name, digest = record.agent.get("name"), record.agent.get("digest")
     return record.harness, record.model, str(name or ""), str(digest or "")
 
