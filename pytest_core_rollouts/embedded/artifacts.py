@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import uuid
 from dataclasses import dataclass
@@ -38,8 +39,16 @@ class Artifact:
 
 
 def capture(sandbox: Sandbox, into: Path, *, session_id: str, environment_id: str, turn_id: str) -> list[Artifact]:
-    """Copy the outputs into a new folder `into`. Raises OutputsRejected where the API's rules say so. Blocks."""
+    """Copy the outputs into a new folder `into`, all or none. Blocks.
+
+    Raises OutputsRejected where the API's rules say so, OSError where they can't be copied.
+    """
     into.mkdir(mode=0o700, parents=True)
+    try:
+        files = sandbox.collect_outputs(into)
+    except BaseException:
+        shutil.rmtree(into, ignore_errors=True)
+        raise
     created_at = int(time.time())
     return [
         Artifact(
@@ -52,5 +61,5 @@ def capture(sandbox: Sandbox, into: Path, *, session_id: str, environment_id: st
             turn_id=turn_id,
             created_at=created_at,
         )
-        for captured in sandbox.collect_outputs(into)
+        for captured in files
     ]

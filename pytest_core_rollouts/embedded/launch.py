@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
@@ -41,6 +42,7 @@ class EmbeddedCore:
         self.base_url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
         self.api_key = secrets.token_urlsafe(32)
         self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
         self._folders: list[Path] = []
         self._log: IO[bytes] | None = None
 
@@ -86,7 +88,7 @@ class EmbeddedCore:
             "listener": self._listener.fileno(),
             "parent": os.getpid(),
             "scratch": scratch,
-            "hidden": [str(path) for path in hidden],
+            "hidden": [str(Path(path).resolve()) for path in hidden],
             "default_harness": default_harness,
         }
         try:
@@ -100,7 +102,12 @@ class EmbeddedCore:
         self._listener = None
 
     def stop(self) -> None:
-        """End the process and all its sandboxes, remove their folders. Repeatable; also done at exit."""
+        """End the process and all its sandboxes, remove their folders. Repeatable; also done at exit.
+
+        In a forked child of the process that reserved it, this does nothing.
+        """
+        if os.getpid() != self._owner:
+            return
         atexit.unregister(self.stop)
         self.close()
         process = self._process
@@ -182,6 +189,8 @@ def _environment() -> dict[str, str]:
     kept = {
         name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)
     }
+    kept["PYTHONSAFEPATH"] = "1"  # (Python 3.11 and later) nothing is imported from the working folder
     package_parent = str(Path(__file__).resolve().parents[2])
-    kept["PYTHONPATH"] = os.pathsep.join(filter(None, (package_parent, kept.get("PYTHONPATH"))))
+    if package_parent not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        kept["PYTHONPATH"] = os.pathsep.join(filter(None, (package_parent, kept.get("PYTHONPATH"))))
     return kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -25,6 +26,7 @@ __all__ = ["SandboxUnavailable", "Settings", "serve"]
 
 _PARENT_CHECK_S = 1.0
 _IDLE_CONNECTION_S = 75
+_OPEN_FILES = 65_536
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ def serve(settings: Settings, ready: Callable[[list[Path]], None]) -> None:
 
 
 async def _serve(settings: Settings, isolation: Isolation, ready: Callable[[], None]) -> None:
+    _raise_open_files()
     cores = os.cpu_count() or 1
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(4 * cores, thread_name_prefix="files"))
@@ -74,10 +77,19 @@ async def _serve(settings: Settings, isolation: Isolation, ready: Callable[[], N
     _stop_with_parent(loop, server, settings.parent)
     with socket.socket(fileno=settings.listener) as listener:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
+        serving.add_done_callback(lambda _: server.stopping.set())
         await server.stopping.wait()
         await store.close()  # also ends the event streams, which would keep their connections open
         server.should_exit = True
         await serving
+
+
+def _raise_open_files() -> None:
+    """A connection or two for each rollout in flight: 1,024 files, the usual soft limit, may be too few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _make_runtime(isolation: Isolation, scratch: Path, cores: int) -> Runtime:

@@ -35,7 +35,7 @@ _PENDING = "Earlier input to this Session is still pending."
 _BUSY = "The Turn cannot accept this input in its current state."
 _NOT_DELETABLE = "session must be durably idle or failed without required actions before deletion"
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class EnvironmentFailed(Exception):
@@ -191,7 +191,7 @@ class Session:
         except OSError as error:
             self._fail(f"The environment's files could not be written: {error.strerror or error}.")
         except Exception:
-            _logger.exception("session %s: preparing its sandbox failed", self.id)
+            logger.exception("session %s: preparing its sandbox failed", self.id)
             self._fail("The environment failed to initialize: an internal error.")
         else:
             self._publish_environment("ready")
@@ -276,12 +276,12 @@ class Session:
                 self._end_turn(turn, "cancelled")
         except TurnFailed as failure:
             self._end_turn(turn, "failed", failure.code, str(failure))
-        except SandboxFailed as failure:
+        except (SandboxFailed, OSError) as failure:
             self._end_turn(turn, "failed", "sandbox_error", f"The sandbox failed: {failure}")
         except OutputsRejected as rejection:
             self._end_turn(turn, "failed", "sandbox_error", f"The outputs were rejected: {rejection}")
         except Exception:
-            _logger.exception("session %s: turn %s failed", self.id, turn.id)
+            logger.exception("session %s: turn %s failed", self.id, turn.id)
             self._end_turn(turn, "failed", "internal_error", "The embedded Core failed; see its standard error.")
         else:
             self.artifacts.extend(artifacts)

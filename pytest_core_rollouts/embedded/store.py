@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from .creation import CreateRequest
 from .errors import conflict, not_found
 from .sessions import Runtime, Session
+
+logger = logging.getLogger(__name__)
 
 
 class Store:
@@ -72,4 +75,7 @@ class Store:
         """Kill everything that runs, end every stream, and wait until the cleaning up is done."""
         for session in self._sessions.values():
             session.kill()
-        await asyncio.gather(*(session.destroy() for session in self._sessions.values()), *self._cleanups)
+        endings = [*(session.destroy() for session in self._sessions.values()), *self._cleanups]
+        for failure in await asyncio.gather(*endings, return_exceptions=True):
+            if failure is not None:
+                logger.error("a Session was not cleaned up: %s", failure)

@@ -13,6 +13,8 @@ from .inputs import Message
 Item = dict[str, Any]
 Publish = Callable[[str, Mapping[str, Any]], None]
 
+DELTA_LIMIT = 1024 * 1024  # bytes of one command's output that are streamed
+
 _TURN = "agent.session.turn"
 _IN_PROGRESS, _COMPLETED, _FAILED, _INCOMPLETE = "in_progress", "completed", "failed", "incomplete"
 
@@ -95,17 +97,21 @@ class Command:
         self._item = item
         self._index = index
         self._started = time.monotonic()
+        self._heard = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def output(self, data: bytes) -> None:
-        """More output, for listeners; the finished Item's `output` is what counts."""
-        if delta := self._decoder.decode(data):
+        """More output, for listeners, up to a limit; the finished Item's `output` is what counts."""
+        self._heard += len(data)
+        if self._heard <= DELTA_LIMIT and (delta := self._decoder.decode(data)):
             members = {"item_id": self._item["id"], "output_index": self._index, "delta": delta}
             turn = {"turn_id": self._item["turn_id"]}
             self._trajectory._publish("agent.output.command_execution_output.delta", {**turn, **members})
 
-    def finish(self, output: bytes, exit_code: int) -> None:
-        self._item["output"] = output.decode("utf-8", "replace")
+    def finish(self, output: bytes, exit_code: int, *, truncated: bool = False) -> None:
+        """The command's end; `truncated`: there was more output than is given."""
+        cut = f"\n[cut after {len(output)} bytes]\n" if truncated else ""
+        self._item["output"] = output.decode("utf-8", "replace") + cut
         self._item["exit_code"] = exit_code
         self._item["duration_ms"] = round((time.monotonic() - self._started) * 1000)
         self._trajectory._close(self._item, self._index, _COMPLETED if exit_code == 0 else _FAILED)

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -170,9 +171,15 @@ PARENT = """
 """
 
 
-def _parent(then: str) -> subprocess.Popen[str]:
+@contextmanager
+def _parent(then: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that starts a Core and then does `then`; killed in the end, whatever happens."""
     code = textwrap.dedent(PARENT).format(then=then)
-    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            yield parent
+        finally:
+            parent.kill()
 
 
 def _core_of(parent: subprocess.Popen[str]) -> tuple[Wire, int, list[Path]]:
@@ -196,6 +203,18 @@ def test_a_killed_parent_takes_everything_with_it(then: str) -> None:
         while Path(f"/proc/{pid}").exists() or any(folder.exists() for folder in folders):
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def test_a_forked_child_of_the_parent_does_not_end_the_core() -> None:
+    """Its exit handlers are copies of the parent's: they must not stop a Core, nor remove its folders."""
+    with _parent(
+        "import os; os.fork() or sys.exit(); os.wait(); print('forked', flush=True); time.sleep(600)"
+    ) as parent:
+        wire, _, folders = _core_of(parent)
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "forked\n"
+        assert wire.call("GET", "/sessions").status_code == 200
+        assert all(folder.exists() for folder in folders)
 
 
 def test_a_parent_that_ends_without_stop_leaves_nothing() -> None:

@@ -36,7 +36,7 @@ class Oracle:
         solution: str = job.config["solution"]
         command = trajectory.command("bash solution/solve.sh")
         done = await sandbox.run(["bash", "-c", _RUN], env=job.env, stdin=solution.encode(), on_output=command.output)
-        command.finish(done.output, done.returncode)
+        command.finish(done.output, done.returncode, truncated=done.truncated)
         if done.killed:
             raise TurnFailed("sandbox_error", f"The sandbox was killed: {done.killed}.")
         if done.returncode:

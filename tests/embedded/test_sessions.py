@@ -1,0 +1,85 @@
+"""What the wire can't be made to show quickly: the deadline of waiting input, and faults of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_core_rollouts.embedded import sessions
+from pytest_core_rollouts.embedded.creation import read_creation
+from pytest_core_rollouts.embedded.harnesses import HARNESSES
+from pytest_core_rollouts.embedded.sandbox import Isolation
+from pytest_core_rollouts.embedded.sessions import Runtime, Session
+
+from .wire import HOSTED, oracle
+
+
+def _run(artifacts: Path, body: dict[str, Any], then: Callable[[Session], Awaitable[None]]) -> Session:
+    """A Session in this process's own loop; destroyed when `then` is through."""
+    isolation = Isolation.probe()
+
+    async def main() -> Session:
+        one = asyncio.Semaphore(1)
+        request = read_creation({"agent": oracle("mkdir outputs; touch outputs/x"), **body}, HARNESSES)
+        session = Session(request, Runtime(isolation, artifacts, writing=one, preparing=one, running=one))
+        session.start(request.environment)
+        try:
+            await asyncio.wait_for(then(session), 20)
+        finally:
+            await session.destroy()
+        return session
+
+    try:
+        session = asyncio.run(main())
+        assert list(isolation.sessions.iterdir()) == []
+        return session
+    finally:
+        isolation.close()
+
+
+async def _settled(session: Session) -> None:
+    async for frame in session.bus.subscribe().frames():
+        if frame.startswith((b"event: agent.session.idle", b"event: agent.session.failed")):
+            return
+
+
+def test_input_waits_for_its_environment_so_long_and_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "INPUT_DEADLINE_S", 0.3)
+    slow = {**HOSTED, "setup_commands": [{"command": "sleep 60"}]}
+    session = _run(tmp_path, {"environment": slow, "input": "x"}, _settled)
+    assert session.turns == []
+    assert session.error == "The environment was not ready within 0 seconds."
+
+
+def test_a_disk_that_takes_no_artifacts_fails_the_turn(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    session = _run(tmp_path / "file", {"environment": HOSTED, "input": "x"}, _settled)
+    assert session.turn is not None
+    error = session.turn.wire()["error"]
+    assert error["code"] == "sandbox_error"
+    assert "Not a directory" in error["message"]
+    assert session.artifacts == []
+
+
+def test_a_harness_that_breaks_fails_the_turn_and_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(type(HARNESSES["oracle"]), "run", broken)
+    session = _run(tmp_path, {"environment": HOSTED, "input": "x"}, _settled)
+    assert session.turn is not None
+    assert session.turn.wire()["error"]["code"] == "internal_error"
+    assert "a bug" in caplog.text
+
+
+def test_files_are_not_kept_in_memory_once_written(tmp_path: Path) -> None:
+    environment = {**HOSTED, "files": [{"type": "inline", "path": "/workspace/a", "data": "eHl6"}]}
+    session = _run(tmp_path, {"environment": environment, "input": "x"}, _settled)
+    assert session.request.environment.files == ()
+    assert session.wire()["environment"]["files"][0]["size_bytes"] == 3
