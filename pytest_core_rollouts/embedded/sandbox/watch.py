@@ -65,32 +65,33 @@ class Watcher:
 
     def _watch(self) -> None:
         free: dict[int, tuple[int, int]] = {}
-        while True:
-            with self._changed:
-                while not self._due and not self._closed:
-                    free.clear()
-                    self._changed.wait()
-                if self._closed:
-                    return
-                runs = dict(self._due)
+        while runs := self._next(free):
             hurried = _shrinking({run.session for run in runs}, free)
             for run, due in runs.items():
-                started = time.monotonic()
-                if started >= due or run.session in hurried:
-                    reason = self._check(run)
-                    if reason is not None:
-                        run.kill(reason)
-                    now = time.monotonic()
-                    with self._changed:
-                        if run in self._due:
-                            self._due[run] = now + max(_INTERVAL_S, 10 * (now - started))
+                if time.monotonic() >= due or run.session in hurried:
+                    self._check(run)
             time.sleep(_TICK_S)
 
-    def _check(self, run: Watched) -> str | None:
+    def _next(self, free: dict[int, tuple[int, int]]) -> dict[Watched, float]:
+        """The runs there are and when each is due; waits for some. None are left once closed."""
+        with self._changed:
+            while not self._due and not self._closed:
+                free.clear()
+                self._changed.wait()
+            return {} if self._closed else dict(self._due)
+
+    def _check(self, run: Watched) -> None:
+        started = time.monotonic()
         try:
-            return _excess(run)
+            reason = _excess(run)
         except Exception as error:  # noqa: BLE001  (what cannot be watched must not run on)
-            return f"its use of disk and memory cannot be watched: {error!r}"
+            reason = f"its use of disk and memory cannot be watched: {error!r}"
+        if reason is not None:
+            run.kill(reason)
+        now = time.monotonic()
+        with self._changed:
+            if run in self._due:
+                self._due[run] = now + max(_INTERVAL_S, 10 * (now - started))
 
 
 def _shrinking(sessions: set[Path], free: dict[int, tuple[int, int]]) -> set[Path]:

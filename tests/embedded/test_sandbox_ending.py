@@ -1,0 +1,197 @@
+"""Whatever is killed is dead as a whole, when the call returns, and nothing outlives us."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_core_rollouts.embedded.sandbox import Isolation, Sandbox
+
+from .sandboxes import folders, new_sandbox, processes_with, run, text, wait_until_gone
+
+
+@pytest.fixture(scope="module")
+def isolation() -> Iterator[Isolation]:
+    isolation = Isolation.probe()
+    yield isolation
+    isolation.close()
+    assert not isolation.folder.exists()
+
+
+@pytest.fixture
+def sandbox(isolation: Isolation) -> Iterator[Sandbox]:
+    with new_sandbox(isolation) as sandbox:
+        yield sandbox
+
+
+STUBBORN = """
+trap '' TERM INT HUP
+(setsid nohup bash -c 'trap "" TERM; while :; do sleep 0.1; done' "$1" >/dev/null 2>&1 &)
+python3 - "$1" <<'PY' &
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for fd in range(3):
+            os.close(fd)
+        time.sleep(1000)
+time.sleep(1000)
+PY
+echo up
+while :; do sleep 0.1; done
+"""
+
+
+def test_a_timeout_kills_everything(sandbox: Sandbox) -> None:
+    token = uuid.uuid4().hex
+    started = time.monotonic()
+    done = run(sandbox, STUBBORN, token, timeout=0.5)
+    assert processes_with(token) == []
+    assert (done.timed_out, done.killed, done.returncode, text(done)) == (True, "timeout", 137, "up\n")
+    assert time.monotonic() - started < 5
+
+
+def test_cancelling_kills_everything_before_it_raises(sandbox: Sandbox) -> None:
+    token = uuid.uuid4().hex
+
+    async def cancel() -> list[int]:
+        up = asyncio.Event()
+        argv = ["bash", "-c", STUBBORN, "script", token]
+        running = asyncio.create_task(sandbox.run(argv, env={}, on_output=lambda chunk: up.set()))
+        await up.wait()
+        assert len(processes_with(token)) > 2
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        return processes_with(token)
+
+    assert asyncio.run(cancel()) == []
+
+
+def test_an_event_loop_that_ends_takes_its_sandboxes_with_it(sandbox: Sandbox) -> None:
+    token = uuid.uuid4().hex
+
+    async def leave() -> None:
+        up = asyncio.Event()
+        argv = ["bash", "-c", STUBBORN, "script", token]
+        task = asyncio.ensure_future(sandbox.run(argv, env={}, on_output=lambda chunk: up.set()))
+        await up.wait()
+        assert not task.done()
+
+    asyncio.run(leave())
+    assert processes_with(token) == []
+
+
+def test_kill_from_another_thread_and_a_later_run_works(sandbox: Sandbox) -> None:
+    token = uuid.uuid4().hex
+    up = threading.Event()
+
+    def kill() -> None:
+        up.wait(30)
+        sandbox.kill()
+        sandbox.kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    done = run(sandbox, STUBBORN, token, on_output=lambda chunk: up.set())
+    killer.join()
+    assert (done.killed, done.timed_out, processes_with(token)) == ("killed", False, [])
+    assert text(run(sandbox, "echo again")) == "again\n"
+
+
+def test_a_daemon_that_holds_the_pipe_and_a_closed_stdout_hang_nothing(sandbox: Sandbox) -> None:
+    token = uuid.uuid4().hex
+    started = time.monotonic()
+    assert text(run(sandbox, "(setsid bash -c 'sleep 1000; :' $1 &); echo done", token)) == "done\n"
+    assert run(sandbox, "exec >&- 2>&-; sleep 0.3; exit 5").returncode == 5
+    assert time.monotonic() - started < 5
+    assert processes_with(token) == []
+
+
+def test_killed_at_any_moment_of_its_start_nothing_is_left(isolation: Isolation) -> None:
+    token = uuid.uuid4().hex
+    moments = random.Random(2)
+
+    async def one(after: float) -> None:
+        with new_sandbox(isolation) as sandbox:
+            task = asyncio.create_task(sandbox.run(["bash", "-c", STUBBORN, "script", token], env={}))
+            await asyncio.sleep(after)
+            if moments.random() < 0.5:
+                sandbox.kill()
+                await task
+            else:
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+
+    async def many() -> None:
+        for _ in range(30):
+            await asyncio.gather(*(one(moments.uniform(0, 0.04)) for _ in range(5)))
+
+    asyncio.run(many())
+    assert processes_with(token) == []
+    assert folders(isolation) == []
+
+
+def test_destroying_a_sandbox_ends_its_run_and_forbids_more(isolation: Isolation) -> None:
+    token = uuid.uuid4().hex
+
+    async def destroy() -> None:
+        sandbox = Sandbox(isolation, isolation.sessions / "destroyed")
+        up = asyncio.Event()
+        argv = ["bash", "-c", STUBBORN, "script", token]
+        task = asyncio.create_task(sandbox.run(argv, env={}, on_output=lambda chunk: up.set()))
+        await up.wait()
+        await asyncio.to_thread(sandbox.destroy)
+        assert processes_with(token) == []
+        assert (await task).killed == "killed"
+        with pytest.raises(RuntimeError, match="destroyed"):
+            await sandbox.run(["true"], env={})
+        sandbox.destroy()
+
+    asyncio.run(destroy())
+    assert folders(isolation) == []
+
+
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from pytest_core_rollouts.embedded.sandbox import Isolation, Sandbox
+
+isolation = Isolation.probe(scratch=Path(sys.argv[1]))
+
+async def one(number):
+    sandbox = Sandbox(isolation, isolation.sessions / str(number))
+    script = 'echo up; setsid nohup bash -c "sleep 1000; :" $0 & trap "" TERM; sleep 0.0$((RANDOM % 9))'
+    while True:
+        done = await sandbox.run(["bash", "-c", script, sys.argv[2]], env={})
+        print(done.output.decode(), end="", flush=True)
+
+async def main():
+    await asyncio.gather(*(one(number) for number in range(4)))
+
+asyncio.run(main())
+"""
+
+
+def test_nothing_survives_a_kill_9_of_the_parent(isolation: Isolation) -> None:
+    token = uuid.uuid4().hex
+    moments = random.Random(3)
+    for number in range(8):
+        scratch = isolation.folder / f"scratch-{number}"
+        scratch.mkdir()
+        argv = [sys.executable, "-c", PARENT, str(scratch), token]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as parent:
+            assert parent.stdout is not None
+            assert parent.stdout.readline() == b"up\n"
+            time.sleep(moments.uniform(0.0, 0.1))
+            parent.kill()
+    assert wait_until_gone(token, 5) == []
