@@ -229,11 +229,10 @@ class Client:
                     yield entry
             if not has_more:
                 return
-            cursor = last_id or (data[-1].get("id") if data else None)
-            if not cursor or cursor in cursors:
-                raise _stuck(call, f"the list says that there is more after {cursor!r}, but does not go on")
-            cursors.add(cursor)
-            after = f"&after={quote(cursor, safe='')}"
+            if last_id is None or last_id in cursors:
+                raise _stuck(call, f"the list says that there is more after {last_id!r}, but does not go on")
+            cursors.add(last_id)
+            after = f"&after={quote(last_id, safe='')}"
         raise _stuck(call, f"the list has no end within {MOST_PAGES} pages")
 
 

@@ -158,6 +158,8 @@ def printable(text: str, limit: int = 300) -> str:
     clipped = text[: limit + 1]
     if len(clipped) > limit:
         clipped = clipped[: limit - 1] + "…"
+    if clipped.isascii() and clipped.isprintable():
+        return clipped
     return "".join(character if _harmless(character) else _escaped(character) for character in clipped)
 
 

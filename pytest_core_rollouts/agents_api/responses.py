@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import NoneType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 from urllib.parse import urlsplit
 
 from .errors import AgentsAPIError, APIStatusError, InvalidResponse, NotACore, printable
@@ -77,17 +77,22 @@ def page(call: Call, reply: Reply) -> tuple[list[dict[str, Any]], bool, str | No
         invalid(call, reply, "`data` holds an id that is no string")
     if not isinstance(has_more, bool):
         invalid(call, reply, "`has_more` is no boolean")
-    if last_id is not None and not isinstance(last_id, str):
-        invalid(call, reply, "`last_id` is no string")
+    if last_id is not None and not _fits_a_url(last_id):
+        invalid(call, reply, f"`last_id` is no usable string: {printable(repr(last_id), 80)}")
     return data, has_more, last_id
 
 
 def checked_id(call: Call, reply: Reply, resource: dict[str, Any]) -> str:
     """The id of a Session, Turn or Artifact: a string that can stand in a URL. Raises InvalidResponse."""
     value = resource.get("id")
-    if not isinstance(value, str) or value in ("", ".", "..") or len(value) > 1000:
+    if not _fits_a_url(value):
         invalid(call, reply, f"`id` is no usable string: {printable(repr(value), 80)}")
     return value
+
+
+def _fits_a_url(value: object) -> TypeGuard[str]:
+    """Whether an id can be a segment of a path: `.` and `..` would be resolved away, surrogates have no bytes."""
+    return isinstance(value, str) and 0 < len(value) <= 1000 and value.isprintable() and value not in (".", "..")
 
 
 def invalid(call: Call, reply: Reply, problem: str) -> NoReturn:

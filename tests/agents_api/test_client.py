@@ -227,6 +227,8 @@ BAD_BODIES = {
     "null id, null entry": b'{"id": null, "data": [null], "has_more": false}',
     "dots for an id": b'{"id": "..", "data": [{"id": ".."}], "has_more": false}',
     "has_more missing": b'{"id": "", "data": []}',
+    "surrogate for an id": b'{"id": "\\ud800", "data": [{"id": "\\ud800"}], "has_more": false}',
+    "endless id": b'{"id": "%s", "data": [], "has_more": true, "last_id": "%s"}' % (b"x" * 2000, b"x" * 2000),
     "last_id a number": b'{"id": [], "data": [], "has_more": false, "last_id": 3}',
 }
 
@@ -338,7 +340,7 @@ async def types_of_events(client: Client) -> list[str]:
     return types
 
 
-LIFE = ["turn.created", "in_progress", "turn.in_progress", "turn.completed", "idle"]
+LIFE = ["turn.created", "turn.item.added", "in_progress", "turn.in_progress", "turn.completed", "idle"]
 
 
 def test_events() -> None:

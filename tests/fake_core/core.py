@@ -173,7 +173,7 @@ class FakeCore:
                 return self._create(request)
             case "sessions":
                 live = [session.resource() for session in self.sessions.values() if not session.deleted]
-                return _list(request, live, newest_last=True)
+                return _list(request, live)
             case "delete":
                 session = self._session(request, deleted_too=True)
                 session.delete()
@@ -313,7 +313,7 @@ def _check_files(files: list[dict[str, Any]]) -> None:
         raise _bad("at most 50 files of 5 MiB each and 10 MiB in total", "environment.files")
 
 
-def _list(request: Request, entries: list[dict[str, Any]], *, newest_last: bool = True) -> Response:
+def _list(request: Request, entries: list[dict[str, Any]]) -> Response:
     query = dict(request.query)
     if len(query) < len(request.query):
         raise _bad("Failed to deserialize query string: duplicate field")
@@ -322,7 +322,7 @@ def _list(request: Request, entries: list[dict[str, Any]], *, newest_last: bool 
         raise _bad("limit must be between 1 and 100")
     if order not in ("asc", "desc"):
         raise _bad("Failed to deserialize query string: order")
-    ordered = entries if (order == "asc") == newest_last else entries[::-1]
+    ordered = entries if order == "asc" else entries[::-1]  # entries are in the order in which they came to be
     start = 0
     if after is not None:
         ids = [entry["id"] for entry in ordered]

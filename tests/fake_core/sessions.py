@@ -79,6 +79,8 @@ class FakeSession:
         self.created_at = int(time.time())
         self.readers: set[asyncio.Queue[Any]] = set()
         self.numbers = itertools.count(1)
+        self.agent = _agent(self.id, self.body.get("agent") or {})
+        self.environment = _environment(self.id, self.body["environment"])
         self._note("created")
         if self.body.get("input") is not None:
             self.pending = True
@@ -142,17 +144,16 @@ class FakeSession:
             self.readers.discard(queue)
 
     def resource(self) -> dict[str, Any]:
-        agent = self.body.get("agent") or {}
         status = self.status
         if self.script.session_status is not None and status == "in_progress":
             status = self.script.session_status
         return {
             "id": self.id,
             "object": "agent.session",
-            "agent": {"id": f"agent_{self.id}", "model": "fake-model", "name": None, "tools": [], **agent},
+            "agent": self.agent,
             "created_at": self.created_at,
             "last_active_at": self.created_at,
-            "environment": {"id": f"env_{self.id}", "type": "openai_hosted"},
+            "environment": self.environment,
             "error": self.error,
             "metadata": self.metadata,
             "required_actions": self.required_actions,
@@ -196,6 +197,7 @@ class FakeSession:
         text = self.body["input"]
         self.add_item({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]})
         self._publish_turn("created")
+        self._publish_item("added", self.items[-1], None)
         self._publish({"type": "agent.session.in_progress", "session": self.resource()})
         self._publish_turn("in_progress")
 
@@ -215,8 +217,8 @@ class FakeSession:
         turn = self.turn
         if turn is None or turn["completed_at"] is not None:
             return
-        for item in self.script.items:
-            self._publish({"type": "agent.session.turn.item.done", "item": self.add_item(item), "turn_id": turn["id"]})
+        for index, item in enumerate(self.script.items):
+            self._publish_item("done", self.add_item(item), index)
         if status == "completed":
             self._capture()
         turn.update(status=status, completed_at=int(time.time()), usage=self.script.usage)
@@ -271,6 +273,10 @@ class FakeSession:
         turn = {"turn": dict(self.turn), "turn_id": self.turn["id"], **more}
         self._publish({"type": f"agent.session.turn.{what}", **turn})
 
+    def _publish_item(self, what: str, item: dict[str, Any], index: int | None) -> None:
+        kind = f"agent.session.turn.item.{what}"
+        self._publish({"type": kind, "item": item, "output_index": index, "turn_id": item["turn_id"]})
+
     def _publish(self, event: Any) -> None:
         if isinstance(event, dict):
             event = {"event_id": f"event_{next(self.numbers)}", "session_id": self.id, **event}
@@ -283,3 +289,31 @@ class FakeSession:
 
 def _framed(event: dict[str, Any]) -> bytes:
     return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+
+
+def _agent(session_id: str, asked: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": f"agent_{session_id}",
+        "instructions": asked.get("instructions"),
+        "model": asked.get("model", "the-deployment's-model"),
+        "multi_agent": {"enabled": False, "max_concurrent_subagents": None},
+        "name": None,
+        "reasoning": {"effort": None, "summary": None},
+        "service_tier": "auto",
+        "text": {"format": {"type": "text"}, "verbosity": "medium"},
+        "tools": asked.get("tools", []),
+    }
+
+
+def _environment(session_id: str, asked: dict[str, Any]) -> dict[str, Any]:
+    network, packages = asked.get("network") or {}, asked.get("packages") or {}
+    return {
+        "id": f"env_{session_id}",
+        "type": "openai_hosted",
+        "capability_directories": [],
+        "files": [],
+        "network": {"access": "enabled", "allowed_domains": [], **network},
+        "packages": {"npm": [], "python": [], "system": [], **packages},
+        "plugins": [],
+        "skills": [],
+    }
