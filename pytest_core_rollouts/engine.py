@@ -142,7 +142,7 @@ class Engine(Generic[JobT, ClientT, ResultT]):
         if self._thread is None:
             return
         self._call_soon(self._begin_to_end)
-        self._thread.join(CANCEL_SECONDS + 3 * CLOSE_SECONDS)
+        self._thread.join(CANCEL_SECONDS + 4 * CLOSE_SECONDS)
         self._finish()
 
     # ---- within
@@ -182,13 +182,11 @@ class Engine(Generic[JobT, ClientT, ResultT]):
         self._loop = asyncio.get_running_loop()
         self._ready.set()
         await self._ending.wait()
-        if self._running:
-            await asyncio.wait(self._running, timeout=CANCEL_SECONDS + CLOSE_SECONDS)
-        for task in list(self._running):
+        await _settled(self._running, CANCEL_SECONDS + CLOSE_SECONDS)
+        for task in self._running:
             task.cancel()
-        closing = [asyncio.ensure_future(client.aclose()) for client in self._idle]
-        if waiting := {*self._running, *closing}:
-            await asyncio.wait(waiting, timeout=CLOSE_SECONDS)
+        await _settled(self._running, CLOSE_SECONDS)
+        await _settled({asyncio.ensure_future(client.aclose()) for client in self._idle}, CLOSE_SECONDS)
 
     def _begin_to_end(self) -> None:
         self._stop.ask(CANCEL_SECONDS)
@@ -226,3 +224,9 @@ class Engine(Generic[JobT, ClientT, ResultT]):
                 self.in_flight -= 1
                 self._results.update(results)
                 self._changed.notify_all()
+
+
+async def _settled(tasks: set[asyncio.Task[None]], seconds: float) -> None:
+    """Wait until all of `tasks` have ended, for so many seconds at most."""
+    if tasks:
+        await asyncio.wait(tasks, timeout=seconds)
