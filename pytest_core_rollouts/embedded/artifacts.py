@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .ids import new_uuid
 from .sandbox import Sandbox
 
 
@@ -52,7 +52,7 @@ def capture(sandbox: Sandbox, into: Path, *, session_id: str, environment_id: st
     created_at = int(time.time())
     return [
         Artifact(
-            id=str(uuid.uuid4()),
+            id=new_uuid(),
             path=captured.path,
             size=captured.size,
             file=captured.file,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
+
+from .ids import new_id
 
 KEEPALIVE_S = 15.0
 BUFFERED_EVENTS = 256
@@ -30,7 +31,7 @@ class EventBus:
 
     def publish(self, type: str, members: Mapping[str, Any]) -> None:
         if self._streams:
-            frame = _frame(type, {"event_id": f"evt_{uuid.uuid4().hex}", "type": type, **members})
+            frame = _frame(type, {"event_id": new_id("evt"), "type": type, **members})
             for stream in tuple(self._streams):
                 stream.put(type, frame)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hmac
 import json
 import time
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import APIError, no_such_operation
+from .ids import new_id
 
 BETA = b"agents=v1"
 
@@ -59,7 +59,7 @@ class Gate:
 
 def _stamps(started: float) -> list[tuple[bytes, bytes]]:
     return [
-        (b"x-request-id", f"req_{uuid.uuid4().hex}".encode()),
+        (b"x-request-id", new_id("req").encode()),
         (b"openai-version", b"2020-10-01"),
         (b"openai-processing-ms", str(round((time.monotonic() - started) * 1000)).encode()),
         (b"x-content-type-options", b"nosniff"),

@@ -68,6 +68,7 @@ async def _serve(settings: Settings, isolation: Isolation, ready: Callable[[], N
         lifespan="off",
         log_config=None,
         log_level="error",
+        proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=1,
         timeout_keep_alive=_IDLE_CONNECTION_S,

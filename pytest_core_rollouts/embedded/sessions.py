@@ -10,7 +10,6 @@ import asyncio
 import logging
 import shutil
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from .environment import Environment, SetupCommand
 from .errors import conflict
 from .events import EventBus
 from .harnesses import Job, TurnFailed
+from .ids import new_uuid
 from .inputs import Message
 from .sandbox import Isolation, OutputsRejected, Sandbox, SandboxFailed
 from .trajectory import Item
@@ -57,12 +57,12 @@ class Session:
     """One Session. Its public methods never block, except for `admit` while the sandbox is being prepared."""
 
     def __init__(self, request: CreateRequest, runtime: Runtime) -> None:
-        self.id = str(uuid.uuid4())
-        self.agent_id = str(uuid.uuid4())
-        self.environment_id = str(uuid.uuid4())
+        self.id = new_uuid()
+        self.agent_id = new_uuid()
+        self.environment_id = new_uuid()
         self.created_at = self.last_active_at = int(time.time())
         self.metadata: Mapping[str, str] = request.metadata
-        self.files = tuple((str(uuid.uuid4()), file.path, len(file.data)) for file in request.environment.files)
+        self.files = tuple((new_uuid(), file.path, len(file.data)) for file in request.environment.files)
         self.request = replace(request, environment=replace(request.environment, files=()))  # their bytes are not kept
         self.turns: list[Turn] = []
         self.items: list[Item] = []

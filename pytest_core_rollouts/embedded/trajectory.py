@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import codecs
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .ids import new_id
 from .inputs import Message
 
 Item = dict[str, Any]
@@ -68,7 +68,7 @@ class Trajectory:
         self._open.clear()
 
     def _base(self, type: str) -> Item:
-        return {"id": f"item_{uuid.uuid4().hex}", "type": type, "turn_id": self._turn_id, "status": _IN_PROGRESS}
+        return {"id": new_id("item"), "type": type, "turn_id": self._turn_id, "status": _IN_PROGRESS}
 
     def _message(self, role: str, content: list[dict[str, str]]) -> Item:
         return {**self._base("message"), "role": role, "content": content, "phase": None}

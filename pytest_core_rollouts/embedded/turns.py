@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
 from .harnesses import Usage
+from .ids import new_uuid
 from .trajectory import Item, Publish, Trajectory
 
 
@@ -15,7 +15,7 @@ class Turn:
     """queued -> in_progress -> completed | failed | cancelled; a queued Turn can be cancelled directly."""
 
     def __init__(self, session_id: str, agent_id: str, items: list[Item], publish: Publish) -> None:
-        self.id = str(uuid.uuid4())
+        self.id = new_uuid()
         self.status = "queued"
         self.usage: Usage | None = None
         self.cancelling = False  # somebody asked for it
