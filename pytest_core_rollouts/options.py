@@ -55,7 +55,7 @@ OPTIONS: Final = (
     _list(
         "harness",
         "NAME",
-        "Agent program to run: default (the deployment's own), codex, claude_sdk, mcode; on the embedded Core oracle or "
+        "Agent program to run: default (the deployment's own), codex, claude_sdk, mcode; on the embedded Core oracle, "
         "nop. Default: default.",
         bare="--harness",
     ),

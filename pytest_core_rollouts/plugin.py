@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[settings.settings_key] = asked = settings.read_settings(config)
     if asked.asked:
         session.begin(config, asked)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    from pytest_core_rollouts import settings
+
+    node.workerinput[settings.ASKED] = node.config.stash[settings.settings_key].asked
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

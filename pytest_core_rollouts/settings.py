@@ -19,6 +19,9 @@ from pytest_core_rollouts.tasks import Network
 
 MOST_LABELS = 8
 
+ASKED = "rollouts_asked"
+"""Where an xdist worker finds what its controller decided."""
+
 settings_key = pytest.StashKey["Settings"]()
 
 
@@ -124,9 +127,8 @@ def roots_of(config: pytest.Config) -> tuple[Path, ...]:
 
 def _asked(config: pytest.Config, values: OptionValues, roots: Sequence[Path]) -> bool:
     """Whether rollouts were asked for: by an option, by the ini file, or by a path that means tasks."""
-    told = getattr(config, "workerinput", None)
-    if told is not None:
-        return "rollouts" in told  # the controller has decided
+    if hasattr(config, "workerinput"):
+        return bool(config.workerinput.get(ASKED))  # the controller has decided
     if values.any_option() or config.getini("rollout_run"):
         return True
     if config.args_source is not pytest.Config.ArgsSource.ARGS:

@@ -1,0 +1,217 @@
+"""Rollouts run when an option, the ini file or a path asks for them, and then what was asked for runs and no more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fake_core import FakeCore
+from tests.integration.conftest import Project, node_ids, outcomes, text_of, usage_error
+
+
+@pytest.fixture
+def mixed(project: Project) -> Project:
+    """Two tasks, one of them nested, and two unit tests that testpaths names."""
+    project.ini("testpaths = tests")
+    project.unit_tests()
+    project.task("a")
+    project.task("sql/joins")
+    return project
+
+
+A = "tasks/a/instruction.md::default-default-0"
+JOINS = "tasks/sql/joins/instruction.md::default-default-0"
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (("tasks",), [A, JOINS]),
+        (("tasks/",), [A, JOINS]),
+        (("tasks/a",), [A]),
+        (("tasks/sql",), [JOINS]),
+        (("tasks/sql/joins/instruction.md",), [JOINS]),
+        ((A,), [A]),
+        (("tasks", "tasks/a", A), [A, JOINS]),
+        (("--rollout-samples", "1"), [A, JOINS]),
+        (("--samples=1", "."), [A, JOINS, "tests/test_unit.py::test_one", "tests/test_unit.py::test_two"]),
+        (("tests", "tasks/a"), ["tests/test_unit.py::test_one", "tests/test_unit.py::test_two", A]),
+        (("tests", "--samples=1"), ["tests/test_unit.py::test_one", "tests/test_unit.py::test_two"]),
+        ((), ["tests/test_unit.py::test_one", "tests/test_unit.py::test_two"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_is_collected(mixed: Project, args: tuple[str, ...], expected: list[str]) -> None:
+    assert node_ids(mixed.run("--collect-only", "-q", *args)) == expected
+
+
+def test_an_option_without_a_path_runs_the_tasks_and_nothing_else(mixed: Project, core: FakeCore) -> None:
+    assert outcomes(mixed.run("--harness", "codex", "--samples", "2")) == {"passed": 4}
+    assert len(core.sessions) == 4
+
+
+def test_so_do_its_workers(mixed: Project, core: FakeCore) -> None:
+    result = mixed.run_apart("--harness", "codex", "--samples", "2", "-n", "2")
+    assert outcomes(result) == {"passed": 4}, text_of(result)
+    assert len(core.sessions) == 4
+    assert len(mixed.results) == 1
+
+
+def test_workers_leave_alone_what_their_controller_does(mixed: Project, core: FakeCore) -> None:
+    """Workers get testpaths as arguments; that does not mean that somebody named the tasks."""
+    mixed.ini("testpaths = tests tasks")
+    result = mixed.run_apart("-n", "2")
+    assert outcomes(result) == {"passed": 2}, text_of(result)
+    assert not core.sessions
+
+
+def test_the_ini_file_may_say_that_tasks_run_wherever_they_are_collected(mixed: Project, core: FakeCore) -> None:
+    mixed.ini("rollout_run = true", "rollout_harness = codex")
+    assert outcomes(mixed.run()) == {"passed": 4}
+    mixed.ini("testpaths = tests", "rollout_run = true")
+    assert outcomes(mixed.run()) == {"passed": 2}
+    assert len(core.sessions) == 2
+
+
+def test_several_roots(project: Project) -> None:
+    project.ini("rollout_tasks = evals/easy evals/hard", "testpaths = tests")
+    project.unit_tests()
+    for name in ("easy/a", "hard/b/c"):
+        project.task(name, root="evals")
+    project.task("not-in-a-root")
+    listed = ["evals/easy/a/instruction.md::codex-default-0", "evals/hard/b/c/instruction.md::codex-default-0"]
+    assert node_ids(project.run("--harness", "codex", "--collect-only", "-q")) == listed
+    assert "rollouts: 2 tasks in evals/easy evals/hard, not asked for; to run: pytest evals/easy evals/hard" in text_of(
+        project.run()
+    )
+    assert outcomes(project.run("evals/easy", "evals/hard")) == {"passed": 2}
+    assert [record["task"] for record in project.records] == ["a", "b/c"]
+
+
+def test_two_tasks_of_one_folder_name_in_different_places(project: Project) -> None:
+    project.ini("rollout_tasks = suite")
+    for name in ("a/sum", "b/sum"):
+        project.task(name, root="suite")
+    result = project.run("suite")
+    assert outcomes(result) == {"passed": 2}
+    assert sorted(record["task"] for record in project.records) == ["a/sum", "b/sum"]
+    assert len({record["rollout_id"] for record in project.records}) == 2
+    assert {"a/sum", "b/sum"} <= {cell.strip() for line in result.outlines for cell in line.split("|")}
+
+
+def test_two_roots_may_not_hold_tasks_of_one_id(project: Project, core: FakeCore) -> None:
+    project.ini("rollout_tasks = one two")
+    for root in ("one", "two"):
+        project.task("sum", root=root)
+    result = project.run("--harness", "codex", "--continue-on-collection-errors")
+    assert outcomes(result) == {"passed": 1, "errors": 1}
+    assert f"two/sum: {project.path / 'one/sum'} is called 'sum' too; rename one of the folders" in text_of(result)
+    assert len(core.sessions) == 1
+
+
+@pytest.mark.parametrize("options", [(), ("--harness", "default")], ids=["path", "path and option"])
+def test_a_task_outside_every_root(project: Project, core: FakeCore, options: tuple[str, ...]) -> None:
+    project.task("mine", root="elsewhere", files={"test_x.py": "raise SystemExit('imported')"})
+    result = project.run_apart("elsewhere/mine", *options)
+    assert outcomes(result) == {"passed": 1}, text_of(result)
+    assert [record["task"] for record in project.records] == ["elsewhere/mine"]
+    assert outcomes(project.run("elsewhere/mine/instruction.md::default-default-0")) == {"passed": 1}
+
+
+def test_a_task_outside_the_rootdir(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    project.ini()
+    project.task("mine", root=str(outside))
+    assert outcomes(project.run(str(outside / "mine"), "--rootdir", str(project.path))) == {"passed": 1}
+
+
+def test_without_any_root_there_is_nothing_to_run(project: Project) -> None:
+    project.unit_tests()
+    assert "no tasks" in usage_error(project.run("--harness", "codex"))
+    assert outcomes(project.run("tests", "--harness", "codex")) == {"passed": 2}
+
+
+INSIDE = [
+    "tasks/a/files",
+    "tasks/a/files/test_x.py",
+    "tasks/a/files/test_x.py::test_y",
+    "tasks/a/expected.json",
+    "tasks/a/x/y",
+]
+
+
+@pytest.mark.parametrize("argument", INSIDE)
+def test_what_lies_in_a_task_is_refused(project: Project, argument: str) -> None:
+    project.task(
+        "a", files={"test_x.py": "raise SystemExit('imported')", "conftest.py": "raise SystemExit('imported')"}
+    )
+    line = usage_error(project.run_apart(argument))
+    assert line.endswith(f"lies in a task folder, where nothing is a test; name the folder: {project.path / 'tasks/a'}")
+
+
+def test_so_it_is_from_within(project: Project) -> None:
+    """Even where the files look like a project, or a task, of their own."""
+    files = {
+        "conftest.py": "raise SystemExit('imported')",
+        "pytest.ini": "[pytest]",
+        "instruction.md": "",
+        "expected.json": "",
+    }
+    folder = project.task("a", files=files)
+    for cwd in (folder / "files", folder):
+        result = project.run_apart(cwd=cwd)
+        assert "imported" not in text_of(result)
+        assert len(node_ids(result)) == 0
+    assert "lies in a task folder" in usage_error(project.run_apart(cwd=folder / "files"))
+
+
+def test_links(project: Project, core: FakeCore) -> None:
+    project.task("t1")
+    project.task("outside", root="elsewhere")
+    tasks = project.path / "tasks"
+    (tasks / "round").symlink_to(tasks)
+    (tasks / "t3").symlink_to("t1")
+    (tasks / "linked").symlink_to(project.path / "elsewhere/outside")
+    (project.path / "elsewhere/back").symlink_to(project.path / "elsewhere")
+    (tasks / "far").symlink_to(project.path / "elsewhere")
+    result = project.run("tasks", "-W", "always")
+    assert outcomes(result) == {"passed": 3, "warnings": 3}
+    assert sorted(record["task"] for record in project.records) == ["far/outside", "linked", "t1"]
+    assert f"{tasks / 't3'} is left out: it is a link to {tasks / 't1'}, which is collected there" in text_of(result)
+
+
+def test_a_link_that_is_named_is_a_task_of_its_own(project: Project) -> None:
+    project.task("t1")
+    (project.path / "tasks/t3").symlink_to("t1")
+    assert outcomes(project.run("tasks/t3", "tasks/t1")) == {"passed": 2}
+    assert sorted(record["task"] for record in project.records) == ["t1", "t3"]
+
+
+def test_other_tests_keep_their_order_and_fixtures(project: Project) -> None:
+    project.write(
+        "tests/test_order.py",
+        """
+import pytest
+log = []
+
+@pytest.fixture(scope="session")
+def shared():
+    log.append("up")
+    yield
+    print("log:", log + ["down"])
+
+def test_one(shared): log.append(1)
+def test_two(shared): log.append(2)
+def test_three(shared): log.append(3)
+""",
+    )
+    project.task("a")
+    result = project.run("tests", "tasks", "--samples", "2", "-s")
+    assert outcomes(result) == {"passed": 5}
+    assert "log: ['up', 1, 2, 3, 'down']" in text_of(result)
+
+
+def test_a_project_reached_through_a_link(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+    project.task("a")
+    link = tmp_path_factory.mktemp("links") / "project"
+    link.symlink_to(project.path)
+    assert outcomes(project.run_apart("tasks", cwd=link)) == {"passed": 1}

@@ -1,0 +1,182 @@
+"""A project without tasks, or a run that does not ask for them, is as it would be without the plugin."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.fake_core import FakeCore
+from tests.integration.conftest import Project, node_ids, outcomes, text_of
+
+HEAVY = ("httpx", "yaml", "starlette", "uvicorn")
+
+TELL_MODULES = f"""
+import sys
+
+def pytest_unconfigure():
+    print("heavy:", [name for name in {HEAVY!r} if name in sys.modules])
+"""
+
+BOOBY_TRAPS = {
+    "test_x.py": "raise SystemExit('files/test_x.py was imported')",
+    "conftest.py": "raise SystemExit('files/conftest.py was imported')",
+    "sub/__init__.py": "raise SystemExit('files/sub was imported')",
+    "sub/test_y.py": "raise SystemExit('files/sub/test_y.py was imported')",
+}
+
+
+def said(result: pytest.RunResult) -> list[str]:
+    """What a run prints, without what differs from run to run."""
+    return [
+        re.sub(r"in [0-9.]+s", "in T", line)
+        for line in result.outlines
+        if not line.startswith(("plugins:", "rootdir:"))
+    ]
+
+
+@pytest.mark.usefixtures("no_core")
+def test_a_project_without_tasks_sees_no_difference(project: Project) -> None:
+    project.unit_tests()
+    project.write("conftest.py", TELL_MODULES)
+    with_plugin = project.run_apart("-p", "no:randomly", "-p", "no:cacheprovider")
+    without = project.run_apart("-p", "no:core-rollouts", "-p", "no:cacheprovider")
+    assert with_plugin.ret == 0
+    assert said(with_plugin) == said(without)
+    assert "heavy: []" in with_plugin.outlines
+    assert not (project.path / "runs").exists()
+
+
+@pytest.mark.usefixtures("no_core")
+def test_a_tasks_folder_that_holds_no_task_is_nobodys(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tasks` is a common name for a package."""
+    monkeypatch.setenv("OPENAI_BASE_URL", "rubbish")
+    project.unit_tests("tasks/test_celery.py")
+    for args in ((), (".",), ("tasks",), ("tasks/test_celery.py",)):
+        result = project.run(*args)
+        assert outcomes(result) == {"passed": 2}
+        assert "rollouts:" not in text_of(result)
+
+
+@pytest.mark.parametrize("args", [(), (".",), ("tests",)], ids=["bare", "dot", "path"])
+def test_tasks_that_nobody_asked_for_are_left_alone(project: Project, core: FakeCore, args: tuple[str, ...]) -> None:
+    project.unit_tests()
+    project.task("a", files=BOOBY_TRAPS)
+    project.task("b/c", files=BOOBY_TRAPS)
+    project.write("tasks/half/instruction.md", "Nothing to grade it by.")
+    project.write("conftest.py", TELL_MODULES)
+    result = project.run_apart(*args)
+    assert result.ret == 0, text_of(result)
+    assert outcomes(result) == {"passed": 2}
+    assert [line for line in result.outlines if line.startswith("rollouts:")] == [
+        "rollouts: 3 tasks in tasks, not asked for; to run: pytest tasks"
+    ]
+    assert "heavy: []" in result.outlines
+    assert not core.requests
+    assert not (project.path / "runs").exists()
+
+
+def test_nothing_within_a_task_is_imported_when_it_runs(project: Project, core: FakeCore) -> None:
+    project.task("a", files=BOOBY_TRAPS)
+    result = project.run_apart("tasks")
+    assert result.ret == 0, text_of(result)
+    assert outcomes(result) == {"passed": 1}
+    assert len(core.sessions) == 1
+
+
+@pytest.mark.usefixtures("no_core")
+def test_mistakes_in_our_own_settings_cost_nobody_their_unit_tests(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://user:secret@host?x")
+    project.unit_tests()
+    project.task("broken", expected=[1])
+    project.ini(
+        "testpaths = tests",
+        "rollout_harness = nonsense",
+        "rollout_samples = many",
+        "rollout_gate = maybe",
+        "rollout_agent = missing.yaml",
+        "rollout_timeout = 10:00",
+    )
+    for args in ((), ("tests",)):
+        assert outcomes(project.run(*args)) == {"passed": 2}
+
+
+def test_a_run_that_selects_no_rollout_needs_no_core(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "rubbish")
+    monkeypatch.delenv("OPENAI_API_KEY")
+    project.unit_tests()
+    project.task()
+    result = project.run(
+        "tests", "tasks", "--harness", "codex", "--model-base-url", "https://m", "--model", "m", "-k", "one"
+    )
+    assert outcomes(result) == {"passed": 1, "deselected": 2}
+    assert result.ret == 0
+
+
+OWN_OPTIONS = [
+    'parser.addoption("--{name}", type=int, default=3)',
+    'parser.addoption("--{name}", action="store_true", default=3)',
+    'parser.addoption("--{name}", choices=["a", "b"], default=3)',
+    'parser.addoption("--{name}", type=lambda text: {{}}[text], default=3)',
+    'parser.addoption("--{name}", action="append", nargs=2, default=3)',
+]
+
+
+@pytest.mark.parametrize("own", OWN_OPTIONS, ids=["int", "flag", "choices", "raising", "append"])
+@pytest.mark.parametrize("where", ["conftest.py", "tests/conftest.py", "deep/er/conftest.py"])
+def test_a_conftest_may_take_any_of_our_short_names(project: Project, core: FakeCore, own: str, where: str) -> None:
+    project.unit_tests("deep/er/test_unit.py")
+    project.task()
+    adds = [own.format(name=name) for name in ("harness", "model", "samples", "core", "model-protocol")]
+    project.write(where, "def pytest_addoption(parser):\n" + "".join(f"    {line}\n" for line in adds))
+    project.write("tests/test_there.py", "def test_there(request): pass")
+    assert outcomes(project.run("-p", "no:cacheprovider")) == {"passed": 3}
+    result = project.run("--rollout-harness", "codex", "--rollout-samples=2", "--rollout-model", "m")
+    assert outcomes(result) == {"passed": 2}
+    assert {session.body["agent"]["model"] for session in core.sessions.values()} == {"m"}
+
+
+def test_a_conftests_own_option_keeps_its_meaning(project: Project, core: FakeCore) -> None:
+    project.write(
+        "conftest.py",
+        'def pytest_addoption(parser):\n    parser.addoption("--model", type=int)\n    parser.addoption("--core", action="store_true")\n',
+    )
+    project.write("tests/test_own.py", "def test_own(request): assert request.config.getoption('model') == 7")
+    result = project.run("--model", "7", "--core", "tests")
+    assert outcomes(result) == {"passed": 1}
+    assert not core.requests
+
+
+def test_an_option_that_a_conftest_requires_does_not_hide_ours(project: Project) -> None:
+    project.write("conftest.py", 'def pytest_addoption(parser):\n    parser.addoption("--must", required=True)\n')
+    project.task()
+    result = project.run("--must", "x", "--harness", "codex", "--collect-only", "-q")
+    assert node_ids(result) == ["tasks/sum/instruction.md::codex-default-0"]
+
+
+@pytest.mark.parametrize(
+    "args", [("--harness", "codex"), ("--harness=codex",), ("--model", "codex", "--harness", "tasks")]
+)
+def test_values_that_are_folders_too(project: Project, args: tuple[str, ...]) -> None:
+    """pytest's first pass takes an unknown option's value for a path, and would not read the testpaths' conftest."""
+    project.write("codex/conftest.py", "")
+    project.ini("testpaths = suite")
+    project.write("suite/conftest.py", 'def pytest_addoption(parser):\n    parser.addoption("--theirs")\n')
+    project.unit_tests("suite/test_unit.py")
+    project.task()
+    result = project.run_apart(*args, "--theirs=1", "--collect-only", "-q")
+    if "tasks" in args:
+        assert "unknown harness 'tasks'" in text_of(result)
+    else:
+        assert node_ids(result) == ["tasks/sum/instruction.md::codex-default-0"], text_of(result)
+
+
+def test_help_names_every_option_and_ini_key(project: Project) -> None:
+    project.task()
+    result = project.run("--help")
+    assert result.ret == 0
+    text = " ".join(text_of(result).split())
+    for name in ("--rollout-harness", "Short: --samples", "rollout_tasks (paths)", "rollout_timeout (string)"):
+        assert name in text
