@@ -20,7 +20,7 @@ from pytest_core_rollouts.deletion import delete_session
 from pytest_core_rollouts.fetching import fetch_answer, fetch_items
 from pytest_core_rollouts.graders import GraderFailed, Graders
 from pytest_core_rollouts.grading import Answer, Grade
-from pytest_core_rollouts.matrix import Rollout
+from pytest_core_rollouts.matrix import MatrixError, Rollout
 from pytest_core_rollouts.progress import Progress, lost_record
 from pytest_core_rollouts.records import RolloutRecord, Status
 from pytest_core_rollouts.session_request import session_body
@@ -166,7 +166,7 @@ class _Attempt:
             return _End("cancelled", None, "the run was interrupted")
         except AgentsAPIError as error:
             return _End("error", None, str(error), self._may_mend(error), str(error) if error.stops_run else None)
-        except TaskError as error:
+        except (TaskError, MatrixError) as error:
             return _End("error", None, str(error))
         except Exception as error:  # noqa: BLE001 - one rollout's oddity must not end the others; it is in its record
             return _End("error", None, f"internal error: {_located(error)}")

@@ -11,15 +11,19 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_core_rollouts.matrix import DEFAULT, Agent, Rollout
+from pytest_core_rollouts.matrix import DEFAULT, Agent, MatrixError, Rollout
 
+PAIRS_LIMIT = 16
 KEY_LIMIT = 64
 VALUE_LIMIT = 512
-"""Characters of a metadata key and value that the API takes."""
+"""Pairs of metadata, and characters of a key and a value, that the API takes."""
 
 
 def session_body(rollout: Rollout, *, model_key: str | None = None) -> dict[str, Any]:
-    """The JSON body for `POST /agents/sessions`. Raises TaskError when an input file changed since collection."""
+    """The JSON body for `POST /agents/sessions`: the same rollout always gives the same one.
+
+    Raises TaskError when an input file changed since collection, MatrixError for a model provider without a key.
+    """
     body: dict[str, Any] = {
         "environment": _environment(rollout),
         "input": rollout.task.instruction,
@@ -28,18 +32,15 @@ def session_body(rollout: Rollout, *, model_key: str | None = None) -> dict[str,
     if agent := _agent(rollout):
         body["agent"] = agent
     if (base_url := rollout.model_base_url) is not None:
-        provider = {"protocol": rollout.agent.effective_protocol, "base_url": base_url, "api_key": model_key}
-        limits = {
-            "context_window": rollout.agent.context_window,
-            "max_output_tokens": rollout.agent.max_output_tokens,
-        }
-        given = {key: value for key, value in limits.items() if value is not None}
-        body["x_agents_core"] = {"model_provider": provider | given}
+        body["x_agents_core"] = {"model_provider": _model_provider(rollout.agent, base_url, model_key)}
     return body
 
 
 def metadata(rollout: Rollout) -> dict[str, str]:
-    """What a Session says about itself, so that a run finds its own leftovers; cut to the API's limits."""
+    """What a Session says about itself, so that a run finds its own leftovers; cut to the API's limits.
+
+    Labels beyond the pairs that the API takes are left out; the record has them all.
+    """
     said = {
         "run_id": rollout.run_id,
         "rollout_id": rollout.rollout_id,
@@ -48,13 +49,17 @@ def metadata(rollout: Rollout) -> dict[str, str]:
         "sample": str(rollout.sample),
         **{f"label.{key}": value for key, value in rollout.labels.items()},
     }
-    return {_cut(key, KEY_LIMIT): _cut(value, VALUE_LIMIT) for key, value in said.items()}
+    pairs = list(said.items())[:PAIRS_LIMIT]
+    return {_cut(key, KEY_LIMIT): _cut(value, VALUE_LIMIT) for key, value in pairs}
 
 
 def _cut(text: str, limit: int) -> str:
-    if len(text) <= limit:
-        return text
-    return f"{text[: limit - 13]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    """`text` in at most `limit` characters that UTF-8 can hold; a longer one ends in a digest of the whole."""
+    encoded = text.encode("utf-8", "backslashreplace")
+    whole = encoded.decode("utf-8")
+    if len(whole) <= limit:
+        return whole
+    return f"{whole[: limit - 13]}-{hashlib.sha256(encoded).hexdigest()[:12]}"
 
 
 def _environment(rollout: Rollout) -> dict[str, Any]:
@@ -74,6 +79,15 @@ def _environment(rollout: Rollout) -> dict[str, Any]:
     if rollout.agent.skills:
         environment["skills"] = list(rollout.agent.skills)
     return environment
+
+
+def _model_provider(agent: Agent, base_url: str, model_key: str | None) -> dict[str, Any]:
+    """Complete, as the API wants it: protocol, URL and key, and the limits that a harness like mcode needs."""
+    if not model_key:
+        raise MatrixError(f"agent {agent.slug}: no key for the model at {base_url}; set {agent.api_key_env or 'one'}")
+    limits = {"context_window": agent.context_window, "max_output_tokens": agent.max_output_tokens}
+    given = {key: value for key, value in limits.items() if value is not None}
+    return {"protocol": agent.effective_protocol, "base_url": base_url, "api_key": model_key, **given}
 
 
 def _agent(rollout: Rollout) -> dict[str, Any]:
