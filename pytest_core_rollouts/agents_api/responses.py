@@ -101,36 +101,38 @@ def invalid(call: Call, reply: Reply, problem: str) -> NoReturn:
     )
 
 
-def refusal(call: Call, reply: Reply, base_url: str, *, proven: bool, secret: str) -> AgentsAPIError:
+def refusal(
+    call: Call, reply: Reply, base_url: str, *, proven: bool, via: str = "", secret: str = ""
+) -> AgentsAPIError:
     """The error that a reply of status 300 or above stands for.
 
-    `proven`: this server has already answered as a Core does. `secret`: cut out of everything that the server says.
+    `proven`: this server has already answered as a Core does. `via` names the proxy, if there is one. `secret` is cut
+    out of everything that the server says.
     """
 
     def clean(value: object, limit: int) -> str | None:
-        return None if value is None else printable(str(value).replace(secret, "***"), limit)
+        if not isinstance(value, (str, int)):
+            return None
+        return printable(str(value).replace(secret, "***") if secret else str(value), limit)
 
-    error = _error_body(reply)
+    request_id = clean(reply.request_id, 100)
     if reply.status < 400:
-        return _redirect(call, reply, base_url, proven=proven)
+        where = clean(_host(reply.headers.get("location", "")), 200) or "another path"
+        return _redirect(call, reply, where, request_id, proven=proven)
+    error = _error_body(reply)
     if error is None and not proven and call.is_collection and reply.status in (404, 405):
-        return no_core(call, base_url, f"HTTP {reply.status} with {_kind(reply)}", reply.request_id)
-    code, param = (error or {}).get("code"), (error or {}).get("param")
-    message = (error or {}).get("message")
-    if error is None:
-        message = f"({_kind(reply)}, not the API's error body)"
-    wish = retry_after_seconds(reply.headers.get("retry-after"), reply.headers.get("date"), time.time())
+        return no_core(call, base_url, f"HTTP {reply.status} with {_kind(reply)}{via}", request_id)
     fault = APIStatusError(
         reply.status,
         method=call.method,
         path=call.path,
-        code=clean(code, 100),
-        param=clean(param, 200),
-        message=clean(message, 500) or "",
-        request_id=clean(reply.request_id, 100),
-        retry_after=wish,
+        code=clean(error.get("code"), 100) if error else None,
+        param=clean(error.get("param"), 200) if error else None,
+        message=(clean(error["message"], 500) or "") if error else f"({_kind(reply)}{via}, not the API's error body)",
+        request_id=request_id,
+        retry_after=retry_after_seconds(reply.headers.get("retry-after"), reply.headers.get("date"), time.time()),
     )
-    fault.advice = _advice(fault, call, base_url)
+    fault.advice = _advice(fault, call, base_url, from_core=error is not None)
     return fault
 
 
@@ -144,21 +146,27 @@ def no_core(call: Call, base_url: str, problem: str, request_id: str | None) -> 
     )
 
 
-def _redirect(call: Call, reply: Reply, base_url: str, *, proven: bool) -> AgentsAPIError:
-    target = urlsplit(reply.headers.get("location", ""))
-    where = printable(f"{target.scheme}://{target.netloc.rpartition('@')[2]}" if target.netloc else "another path", 200)
-    problem = (
-        f"HTTP {reply.status}: the server redirects to {where}; redirects are never followed, to keep the key here"
-    )
+def _redirect(call: Call, reply: Reply, where: str, request_id: str | None, *, proven: bool) -> AgentsAPIError:
+    message = f"the server redirects to {where}; redirects are never followed, to keep the key here"
     advice = "set OPENAI_BASE_URL to the Core's own, final URL"
     if proven:
-        fault = APIStatusError(reply.status, method=call.method, path=call.path, request_id=reply.request_id)
-        fault.problem, fault.advice = problem, advice
-        return fault
-    return NotACore(problem, method=call.method, path=call.path, request_id=reply.request_id, advice=advice)
+        return APIStatusError(
+            reply.status, method=call.method, path=call.path, message=message, request_id=request_id, advice=advice
+        )
+    problem = f"HTTP {reply.status}: {message}"
+    return NotACore(problem, method=call.method, path=call.path, request_id=request_id, advice=advice)
 
 
-def _advice(fault: APIStatusError, call: Call, base_url: str) -> str | None:
+def _host(location: str) -> str | None:
+    """Scheme, host and port that a redirect names; None where it names none."""
+    try:
+        target = urlsplit(location)
+    except ValueError:
+        return "a URL that is none"
+    return f"{target.scheme}://{target.netloc.rpartition('@')[2]}" if target.netloc else None
+
+
+def _advice(fault: APIStatusError, call: Call, base_url: str, *, from_core: bool) -> str | None:
     if fault.status == 401:
         return f"check OPENAI_API_KEY: it must be a key of a Project on {base_url}"
     if fault.status == 403:
@@ -172,13 +180,9 @@ def _advice(fault: APIStatusError, call: Call, base_url: str) -> str | None:
             return "give --model and --model-base-url, with the key in MODEL_API_KEY"
     if fault.status == 413:
         return "the task's files or its instruction are too large for this server"
-    if fault.status in (502, 503, 504) and _error_free(fault):
+    if fault.status in (502, 503, 504) and not from_core:
         return "a proxy in front of the Core cannot reach it"
     return None
-
-
-def _error_free(fault: APIStatusError) -> bool:
-    return fault.code is None and fault.message.startswith("(")
 
 
 def _error_body(reply: Reply) -> dict[str, Any] | None:

@@ -134,7 +134,7 @@ class Transport:
 
     def _judged(self, call: Call, reply: Reply) -> Reply:
         if reply.status >= 300:
-            raise refusal(call, reply, self.base_url, proven=self.proven, secret=self._key)
+            raise refusal(call, reply, self.base_url, proven=self.proven, via=self._via, secret=self._key)
         return reply
 
     @asynccontextmanager
@@ -152,11 +152,14 @@ class Transport:
         except TimeoutError:
             kind = ConnectionFailed if left == policy.try_timeout else DeadlinePassed
             problem = f"no complete answer from {self.base_url} within {left:.3g} s{self._via}"
-        except httpx.ConnectError as error:
-            permanent = isinstance(_root(error), ssl.SSLCertVerificationError)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            root = _root(error)
+            permanent = isinstance(root, ssl.SSLCertVerificationError)
             problem = f"cannot connect to {self.base_url}{self._via} ({_cause(error)})"
             if permanent:
                 advice = "set SSL_CERT_FILE to the certificate of the authority that signed the server's"
+            elif isinstance(root, ssl.SSLError):
+                advice = "does the server speak https on this port?"
             elif self._via:
                 advice = "is the proxy running, and meant for this server? (if not, set NO_PROXY)"
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 import socket
@@ -203,6 +204,17 @@ def test_connection_that_is_accepted_and_left_alone() -> None:
             run_at(url, "key", create, retry=quick(patience=0.1, read_timeout=0.2))
 
 
+def test_connection_that_nobody_accepts() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as waiting:
+        for _ in range(4):  # they fill the server's queue
+            filler = waiting.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(server.getsockname())
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ConnectionFailed, match=r"cannot connect to .* \(ConnectTimeout"):
+            run_at(url, "key", create, retry=quick(patience=0.1, connect_timeout=0.2))
+
+
 def test_deadline_ends_a_try() -> None:
     async def use(client: Client) -> None:
         client.deadline = time.monotonic() + 0.3
@@ -268,6 +280,15 @@ def test_redirect_is_never_followed(status: int, use: Use) -> None:
         assert f"redirects to http://127.0.0.1:{other.port};" in str(error)
         assert other.requests == []
         assert error.stops_run
+
+
+@pytest.mark.parametrize(
+    ("location", "where"), [("http://[bad", "a URL that is none"), ("/x", "another path"), ("", "another path")]
+)
+def test_redirect_to_nowhere(location: str, where: str) -> None:
+    fault = Fault(302, headers={"Location": location})
+    with FakeCore(fault=lambda request: fault) as core:
+        assert f"redirects to {where};" in str(failure(core, create, NotACore))
 
 
 def test_redirect_in_the_middle_of_a_run_is_an_error_of_its_call() -> None:
@@ -359,6 +380,13 @@ def test_gateway_error_says_what_it_is() -> None:
         assert "a proxy in front of the Core cannot reach it" in str(error)
 
 
+def test_error_body_of_odd_types() -> None:
+    nested = json.loads("[" * 500 + "]" * 500)
+    with FakeCore(fault=lambda request: api_error(400, message="no", code=nested, param=7)) as core:
+        error = failure(core, create, APIStatusError)
+        assert "HTTP 400 (param 7): no" in str(error)
+
+
 def test_text_of_a_server_cannot_harm() -> None:
     nasty = "\x1b[2J\x07evil\r\nsecond line\u202e\ud835\x00 " + "x" * 10_000
     fault = api_error(400, message=nasty, code="a\nb", param="\x1b]0;title\x07")
@@ -445,6 +473,18 @@ def test_proxy_that_refuses_to_tunnel_is_named(monkeypatch: pytest.MonkeyPatch) 
             run_at("https://core.example/v1", "a-key-of-mine", create, retry=quick(patience=0.1))
         assert proxy.requests[0].method == "CONNECT"
         assert proxy.requests[0].header("authorization") is None
+
+
+def test_error_of_a_proxy_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeCore(fault=lambda request: Fault(407)) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
+        with pytest.raises(APIStatusError, match=f"HTTP 407: .*through the proxy http://127.0.0.1:{proxy.port}"):
+            run_at("http://core.example/v1", "a-key-of-mine", create)
+
+
+def test_https_where_http_is_spoken() -> None:
+    with FakeCore() as core, pytest.raises(ConnectionFailed, match="does the server speak https on this port"):
+        run_at(f"https://127.0.0.1:{core.port}/v1", "a-key-of-mine", create, retry=quick(patience=0.1))
 
 
 def test_proxy_of_an_unknown_kind(monkeypatch: pytest.MonkeyPatch) -> None:
