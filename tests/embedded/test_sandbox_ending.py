@@ -195,3 +195,25 @@ def test_nothing_survives_a_kill_9_of_the_parent(isolation: Isolation) -> None:
             time.sleep(moments.uniform(0.0, 0.1))
             parent.kill()
     assert wait_until_gone(token, 5) == []
+
+
+ABANDONING = """
+import os, subprocess, sys
+from pathlib import Path
+from pytest_core_rollouts.embedded.sandbox import Isolation
+
+isolation = Isolation.probe(scratch=Path(sys.argv[1]))
+argv = [*isolation.drop, "sh", "-c", "while :; do sleep 0.1; done", isolation.token, sys.argv[2]]
+subprocess.Popen(argv, start_new_session=True, stdout=subprocess.DEVNULL)
+print("up", flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_the_guard_kills_what_nothing_else_would(isolation: Isolation) -> None:
+    token = uuid.uuid4().hex
+    scratch = isolation.folder / "abandoned"
+    scratch.mkdir()
+    done = subprocess.run([sys.executable, "-c", ABANDONING, str(scratch), token], stdout=subprocess.PIPE)
+    assert done.stdout == b"up\n"
+    assert wait_until_gone(token, 5) == []

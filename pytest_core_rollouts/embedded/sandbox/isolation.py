@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import grp
 import importlib.util
 import os
 import pwd
+import random
 import secrets
 import shutil
 import subprocess
@@ -78,11 +80,11 @@ class Isolation:
         # A sandbox dies with the thread that started it (PR_SET_PDEATHSIG), so these threads live as long as we do.
         self.spawner = ThreadPoolExecutor(SPAWNERS, thread_name_prefix="sandbox-spawner")
         self.watcher = Watcher()
-        drop = [tools["setpriv"], f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
-        self._drop = drop if self.drops_uid else []
+        setpriv = [tools["setpriv"], f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
+        self.drop = setpriv if self.drops_uid else []  # before a command, to run it under `uid`
         self.token = f"sandbox-{secrets.token_hex(8)}"  # on the command line of every sandbox
         self._seccomp = filter_program()
-        self._guard = Guard(self.token, self._drop)
+        self._guard = Guard(self.token, self.drop)
         self._cleanup = weakref.finalize(self, remove_tree, folder)
 
     @classmethod
@@ -179,7 +181,7 @@ class Isolation:
         report = [] if status is None else ["--json-status-fd", str(status)]
         refuse = [] if options.seccomp is None else ["--seccomp", str(options.seccomp)]
         bwrap = f"./{self.bubblewrap.file.name}"
-        return [*self._drop, bwrap, *report, *refuse, "--args", str(options.arguments), "--", *argv]
+        return [*self.drop, bwrap, *report, *refuse, "--args", str(options.arguments), "--", *argv]
 
     def limited(self, argv: Sequence[str], limits: Limits) -> list[str]:
         """`argv` under the limits; for use inside, where the kernel counts processes per sandbox (from 5.14 on).
@@ -249,12 +251,22 @@ def _choose_uid() -> int:
     maps = [[int(field) for field in line.split()] for line in Path("/proc/self/uid_map").read_text().splitlines()]
     if all(count == 1 and outside != 0 for _, outside, count in maps):
         return 0
-    taken = {entry.pw_uid for entry in pwd.getpwall()} | set(_running_uids())
+    running = set(_running_uids())
     mapped = [uid for start, _, count in maps for uid in range(max(start, 50_000), min(start + count, 60_000))]
-    free = [uid for uid in mapped if uid not in taken]
-    if not free:
+    free = (uid for uid in random.sample(mapped, len(mapped)) if uid not in running and not _has_name(uid))
+    uid = next(free, None)
+    if uid is None:
         raise SandboxUnavailable("root drops its uid for sandboxes, and none from 50000 to 59999 is mapped and free")
-    return secrets.choice(free)
+    return uid
+
+
+def _has_name(number: int) -> bool:
+    """Whether the number is some user's or group's, also one that only a directory service knows."""
+    for look_up in (pwd.getpwuid, grp.getgrgid):
+        with contextlib.suppress(KeyError):
+            look_up(number)
+            return True
+    return False
 
 
 def _running_uids() -> Iterator[int]:

@@ -98,7 +98,7 @@ class Sandbox:
     def collect_outputs(self, into: Path) -> list[CapturedFile]:
         """Copy the regular files under /workspace/outputs into the empty folder `into` (made when missing). Blocks.
 
-        Raises OutputsRejected by the API's Artifact rules.
+        Raises OutputsRejected by the API's Artifact rules; `into` may hold some copies then.
         """
         return collect_outputs(self._workspace, into)
 
