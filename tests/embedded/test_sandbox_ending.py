@@ -133,7 +133,7 @@ def test_killed_at_any_moment_of_its_start_nothing_is_left(isolation: Isolation)
                     await task
 
     async def many() -> None:
-        for _ in range(30):
+        for _ in range(20):
             await asyncio.gather(*(one(moments.uniform(0, 0.04)) for _ in range(5)))
 
     asyncio.run(many())
@@ -185,7 +185,7 @@ asyncio.run(main())
 def test_nothing_survives_a_kill_9_of_the_parent(isolation: Isolation) -> None:
     token = uuid.uuid4().hex
     moments = random.Random(3)
-    for number in range(8):
+    for number in range(5):
         scratch = isolation.folder / f"scratch-{number}"
         scratch.mkdir()
         argv = [sys.executable, "-c", PARENT, str(scratch), token]
