@@ -16,6 +16,8 @@ FILES = 50
 FILE_LIMIT = 5 * 1024 * 1024  # bytes, decoded
 FILES_LIMIT = 10 * 1024 * 1024  # bytes, decoded, of all files
 COMMANDS = 64
+TEXT_LIMIT = 64 * 1024  # bytes of one command, or of one variable: the kernel takes 128 KiB as one argument
+ENV_LIMIT = 256 * 1024  # bytes of all variables
 WORKSPACE = "/workspace"
 
 
@@ -158,6 +160,10 @@ def _read_env(environment: Checked) -> dict[str, str]:
             raise invalid("A name in 'environment.env' is no name of an environment variable.", environment.at("env"))
         if not isinstance(value, str):
             raise wrong_type(param, "a string", value)
+        if len(name) + len(value.encode()) > TEXT_LIMIT:
+            raise invalid(f"A variable has at most {TEXT_LIMIT} bytes.", param)
+    if sum(len(name) + len(value.encode()) for name, value in env.items()) > ENV_LIMIT:
+        raise invalid(f"The variables have at most {ENV_LIMIT} bytes in total.", environment.at("env"))
     return env
 
 
@@ -172,6 +178,9 @@ def _read_commands(environment: Checked) -> tuple[SetupCommand, ...]:
         text = command.required_text("command")
         if not text.strip():
             raise APIError(400, "A setup command is blank.", code="invalid_request_error", param=command.at("command"))
+        if len(text.encode()) > TEXT_LIMIT:
+            message = f"A setup command has at most {TEXT_LIMIT} bytes: send it as a file."
+            raise invalid(message, command.at("command"))
         cwd = command.text("cwd") or WORKSPACE
         if not cwd.startswith("/"):
             raise invalid(f"'{command.at('cwd')}' must be an absolute path.", command.at("cwd"))

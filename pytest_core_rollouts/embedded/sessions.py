@@ -186,7 +186,7 @@ class Session:
             await asyncio.wait_for(self._prepare_sandbox(environment), INPUT_DEADLINE_S)
         except asyncio.TimeoutError:
             self._fail(f"The environment was not ready within {INPUT_DEADLINE_S:.0f} seconds.")
-        except (EnvironmentFailed, SandboxFailed) as error:
+        except EnvironmentFailed as error:
             self._fail(str(error))
         except OSError as error:
             self._fail(f"The environment's files could not be written: {error.strerror or error}.")
@@ -218,7 +218,10 @@ class Session:
 
     async def _set_up(self, sandbox: Sandbox, index: int, command: SetupCommand) -> None:
         argv = ["bash", "-c", 'cd -- "$1" && exec bash -c "$2"', "setup", command.cwd, command.command]
-        done = await sandbox.run(argv, env=self.request.environment.env)
+        try:
+            done = await sandbox.run(argv, env=self.request.environment.env)
+        except (SandboxFailed, OSError) as error:
+            raise EnvironmentFailed(f"setup_commands[{index}] could not be run: {error}") from error
         if done.returncode or done.killed:
             said = done.output.decode("utf-8", "replace").strip()[-500:] or "(no output)"
             how = done.killed or f"exit status {done.returncode}"

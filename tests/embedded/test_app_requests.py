@@ -214,6 +214,8 @@ INVALID: list[tuple[str, Any]] = [
     ("environment.env", {"1A": "b"}),
     ("environment.env", {"": "b"}),
     ("environment.env.A", 1),
+    ("environment.env.A", "x" * 65536),
+    ("environment.env", {f"A{n}": "x" * 60000 for n in range(5)}),
     ("environment.files", {}),
     ("environment.files[0].type", "url"),
     ("environment.files[0].data", "no base64!"),
@@ -234,6 +236,7 @@ INVALID: list[tuple[str, Any]] = [
     ("environment.setup_commands", ["true"]),
     ("environment.setup_commands[0].command", " "),
     ("environment.setup_commands[0].command", 1),
+    ("environment.setup_commands[0].command", "true #" + "x" * 65536),
     ("environment.setup_commands[0].cwd", "sub"),
     ("environment.setup_commands[0].timeout", 1),
     ("agent", "codex"),
@@ -263,7 +266,7 @@ INVALID: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "value"), INVALID)
+@pytest.mark.parametrize(("path", "value"), INVALID, ids=[f"{n}-{path}" for n, (path, _) in enumerate(INVALID)])
 def test_a_faulty_member_is_400_and_named(wire: Wire, path: str, value: Any) -> None:
     error = wire.refused(400, "POST", "/sessions", json=_with(path, value))
     assert error["code"] in ("invalid_request_error", "invalid_request")

