@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError
+from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, DeadlinePassed
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Client
@@ -21,20 +21,23 @@ async def delete_session(client: Client, session_id: str) -> None:
     A busy Session gets a moment to settle, then is cancelled. Raises AgentsAPIError, the last refusal, where it can't
     be deleted in time.
     """
-    pause, settled, cancelled = PAUSE_FIRST, False, False
+    assert client.deadline is not None, "a Session can stay busy for ever"
+    pause, cancelled = PAUSE_FIRST, False
+    busy: APIStatusError | None = None
     while True:
         try:
             await client.delete_session(session_id)
             return
+        except DeadlinePassed as error:
+            raise busy or error from None  # why it could not be deleted says more than that the time is over
         except APIStatusError as error:
             if error.status == 404:
                 return
-            assert client.deadline is not None, "a Session can stay busy for ever"
             if error.status != 409 or time.monotonic() + pause > client.deadline:
                 raise
-        if settled and not cancelled:
-            cancelled = await _try_cancel(client, session_id)
-        settled = True
+            if busy is not None and not cancelled:
+                cancelled = await _try_cancel(client, session_id)
+            busy = error
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, PAUSE_MOST)
 

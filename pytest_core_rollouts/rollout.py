@@ -206,11 +206,14 @@ class _Attempt:
         watch = TurnWatch(
             self.client, progress.session_id, start=progress.start, limit=limit, cancel_grace=limits.cancel
         )
+        usual = self.client.retry
+        self.client.retry = replace(usual, patience=max(usual.patience, 2 * limit))  # the deadline ends an outage
         try:
             return await self.stop.unless_stopped(watch.until_end())
         except Stopped:
             return await watch.interrupt(self.stop.left / 2)  # the other half is for the rest
         finally:
+            self.client.retry = usual
             progress.turn, progress.began, progress.ended = watch.turn, watch.began, time.monotonic()
             progress.notes += watch.notes
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import json
-from collections.abc import Callable
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +96,17 @@ def run(
     record = keeper.records[0]
     assert outcome.record == dataclasses.replace(record, items=None)
     return Ran(outcome, record)
+
+
+@contextmanager
+def nothing_open() -> Iterator[None]:
+    """Checks that no thread of an engine is left, and no socket that nobody closed."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        yield
+        gc.collect()
+    assert [str(one.message) for one in caught if issubclass(one.category, ResourceWarning)] == []
+    assert [thread for thread in threading.enumerate() if thread.name == "rollouts"] == []
 
 
 def scripted(core: FakeCore, *scripts: Script) -> None:
