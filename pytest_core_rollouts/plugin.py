@@ -64,10 +64,8 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Col
     return collect.directory(path, parent)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
     from pytest_core_rollouts import collect
 
-    for item in items:
-        if isinstance(item, collect.RolloutItem):
-            collect.narrow_xfails(item)
+    collect.narrow_xfails(item)  # after every conftest's hook, and before pytest looks at them

@@ -7,16 +7,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import httpx  # noqa: F401 - an inner run in this process would import it, and lose it again, each time
 import pytest
-import yaml  # noqa: F401 - likewise
 
-import pytest_core_rollouts.agent_file
-import pytest_core_rollouts.session  # noqa: F401 - likewise
 from tests.fake_core import FakeCore, Script
+
+for name in ("httpx", "yaml", "pytest_core_rollouts.agent_file", "pytest_core_rollouts.session"):
+    import_module(name)  # an inner run in this process would import it, and lose it again, each time
 
 RIGHT = b'{"x": 1}'
 WRONG = b'{"x": 2}'

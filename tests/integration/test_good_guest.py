@@ -141,7 +141,11 @@ def test_a_conftest_may_take_any_of_our_short_names(project: Project, core: Fake
 def test_a_conftests_own_option_keeps_its_meaning(project: Project, core: FakeCore) -> None:
     project.write(
         "conftest.py",
-        'def pytest_addoption(parser):\n    parser.addoption("--model", type=int)\n    parser.addoption("--core", action="store_true")\n',
+        """
+def pytest_addoption(parser):
+    parser.addoption("--model", type=int)
+    parser.addoption("--core", action="store_true")
+""",
     )
     project.write("tests/test_own.py", "def test_own(request): assert request.config.getoption('model') == 7")
     result = project.run("--model", "7", "--core", "tests")

@@ -1,0 +1,152 @@
+"""FAILED says what differs, ERROR what broke and where to look it up; no answer can break a run or a terminal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.fake_core import FakeCore, Fault, Script
+from tests.integration.conftest import Project, outcomes, text_of
+
+EXPECTED = {"north": 10, "rows": [1, 2, 3], "name": "canary-5c1d", "gone": True}
+ANSWER = {"north": 11, "rows": [1, 5], "name": "canary-5c1d", "extra": 0}
+
+
+def wrong(project: Project, core: FakeCore, *args: str, answer: bytes = json.dumps(ANSWER).encode()) -> str:
+    project.task("sum", expected=EXPECTED)
+    core.script = lambda body: Script(answer=answer)
+    result = project.run("tasks", *args)
+    assert outcomes(result) == {"failed": 1}
+    assert result.ret == 1
+    return text_of(result)
+
+
+def test_each_key_that_differs(project: Project, core: FakeCore) -> None:
+    text = wrong(project, core)
+    for lines in (
+        "north:\n    expected 10\n    answered 11\n",
+        "rows[1]:\n    expected 2\n    answered 5\n",
+        "rows[2]:\n    expected 3\n    answered (missing)\n",
+        "gone:\n    expected true\n    answered (missing)\n",
+    ):
+        assert lines in text
+    assert "canary" not in text
+    assert "Session sess_00000001, last request req_" in text
+    assert "FAILED tasks/sum/instruction.md::default-default-0 - reward 0 (completed)" in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "worker"])
+def test_expected_values_can_be_hidden(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+    answer = json.dumps({**EXPECTED, "name": "other"}).encode()
+    text = wrong(
+        project, core, "--rollout-hide-expected", "--rollout-report", "table.md", "-vv", *workers, answer=answer
+    )
+    assert 'name:\n    answered "other"' in text
+    for path in (*project.results, project.path / "table.md"):
+        assert "canary" not in path.read_text()
+    assert "canary" not in text
+
+
+def test_long_accounts_are_cut(project: Project, core: FakeCore) -> None:
+    project.task("sum", expected={f"key{number:03}": "e" * 5000 for number in range(40)})
+    core.script = lambda body: Script(answer=b"{}")
+    text = text_of(project.run("tasks"))
+    assert "... (5,002 characters)" in text
+    assert "... and 28 more; -vv shows all" in text
+    assert len(text) < 10_000
+    assert "key039" in text_of(project.run("tasks", "-vv"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (None, "/workspace/outputs/answer.json not found; Artifacts seen: ['/workspace/outputs/Answer.json']"),
+        (b"[1]", "the answer is an array; a JSON object was due"),
+        (b'```json\n{"x": 1}\n```', "the agent wrote: ```json\\n{"),
+        (b'{"x": 1, "x": 1}', "duplicate key"),
+        (b"\xff", "not valid JSON"),
+    ],
+)
+def test_what_is_no_answer(project: Project, core: FakeCore, answer: bytes | None, said: str) -> None:
+    project.task()
+    artifacts = {"/workspace/outputs/Answer.json": b"{}"} if answer is None else {}
+    core.script = lambda body: Script(answer=answer, artifacts=artifacts)
+    result = project.run("tasks")
+    assert outcomes(result) == {"failed": 1}
+    assert said in text_of(result)
+
+
+NASTY = {"x": "\x1b[31mred\x00\r\n\u2028\u202egnirts", "y": "\ud835", "z": "é模型"}
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_no_answer_breaks_a_report(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+    project.task("sum", expected={"x": "a", "y": "b", "z": "c"}, yaml="samples: 4")
+    texts = {"2": json.dumps(NASTY).encode(), "3": b'{"x": "\\ud835 ' + b"\x80" * 9 + b"\x1b]0;title\x07"}
+    good = json.dumps({"x": "a", "y": "b", "z": "c"}).encode()
+    core.script = lambda body: Script(answer=texts.get(body["metadata"]["sample"], good))
+    result = project.run("tasks", *workers)
+    assert outcomes(result) == {"passed": 2, "failed": 2}, text_of(result)
+    assert result.ret == 1
+    assert '    answered "\\u001b[31mred\\u0000\\r\\n\\u2028\\u202egnirts"' in text_of(result)
+    assert '    answered "\\ud835"' in text_of(result)
+    assert "\x1b" not in text_of(result)
+    assert len(project.records) == 4
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "worker"])
+def test_a_fault_is_an_error_that_says_what_broke(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+    project.task()
+    core.script = lambda body: Script(
+        turn_status="failed", error={"code": "internal_error", "message": "\ud800 no\x07 disk"}
+    )
+    result = project.run("tasks", "--rollout-retries", "0", *workers)
+    assert outcomes(result) == {"errors": 1}
+    text = text_of(result)
+    assert "failed, no reward: the Turn failed: internal_error: \\ud800 no\\x07 disk" in text
+    assert "ERROR tasks/sum/instruction.md::default-default-0 - " in text
+    assert "last request req_" in text
+    assert "Traceback" not in text
+
+
+def test_a_refusal_names_its_request(project: Project, core: FakeCore) -> None:
+    project.task()
+    error = {"error": {"message": "No such harness.", "code": "invalid_request_error", "param": "harness"}}
+    refusal = Fault(status=400, body=json.dumps(error).encode(), headers={"X-Request-Id": "req_abc"})
+    core.fault = lambda request: refusal if request.route == "create" else None
+    text = text_of(project.run("tasks"))
+    for part in ("POST /agents/sessions", "400", "No such harness.", "param", "harness", "req_abc"):
+        assert part in text
+    assert core.api_key not in text
+
+
+def test_a_timeout_says_its_limit(project: Project, core: FakeCore) -> None:
+    project.task()
+    core.script = lambda body: Script(never_ends=True)
+    result = project.run("tasks", "--rollout-timeout", "0.5")
+    assert outcomes(result) == {"failed": 1}
+    assert "reward 0 (timeout)\nthe agent did not finish within 0.5 s" in text_of(result)
+
+
+@pytest.mark.parametrize(
+    "locale",
+    [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}],
+)
+def test_a_locale_without_utf8_changes_neither_requests_nor_rows(
+    project: Project, core: FakeCore, locale: dict[str, str]
+) -> None:
+    project.task("café", expected={"x": "é"}, files={"ü.txt": "ü"}, yaml="env: {NAME: 'é'}")
+    project.write("tasks/café/instruction.md", "Résumé 🎉")
+    core.script = lambda body: Script(answer='{"x": "ô🎉"}'.encode())
+    args = ("tasks", "--model", "é", "--rollout-label", "team=é")
+    first = project.run_apart(*args)
+    second = project.run_apart(*args, env=locale)
+    assert outcomes(first) == outcomes(second) == {"failed": 1}, text_of(second)
+    sent = [{**session.body, "metadata": {}} for session in core.sessions.values()]
+    assert sent[0] == sent[1]
+    assert sent[1]["input"] == "Résumé 🎉"
+    rows = [(row["task"], row["model"], row["answer"], row["labels"], row["reasons"]) for row in project.records]
+    assert rows[0] == rows[1]
+    assert rows[1][0] == "café"
