@@ -79,7 +79,7 @@ class Ending:
 def finish(run: Run) -> Ending:
     """Close the run: sweep its Sessions, stop its Core, sum up its rows."""
     ending = Ending(run)
-    if not run.settings.embedded:  # the embedded Core's Sessions end with it
+    if run.reached:  # the embedded Core's Sessions end with it
         since = run.started_at.timestamp() - 60
         ending.swept = asyncio.run(sweep(run.connect, run.run_id, since=since, seconds=SWEEP_SECONDS))
     run.close()

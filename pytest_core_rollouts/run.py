@@ -7,6 +7,7 @@ controller (or the plain run) starts and stops the embedded Core, sweeps leftove
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -21,7 +22,14 @@ from pytest_core_rollouts.engine import Engine, EngineStopped
 from pytest_core_rollouts.grading import Answer, Grade, grade_answer
 from pytest_core_rollouts.masking import Masker
 from pytest_core_rollouts.matrix import Agent, Rollout, make_id, new_run_id
-from pytest_core_rollouts.records import RecordsError, RolloutRecord, append, check_writable, count_planned, read_records
+from pytest_core_rollouts.records import (
+    RecordsError,
+    RolloutRecord,
+    append,
+    check_writable,
+    count_planned,
+    read_records,
+)
 from pytest_core_rollouts.rollout import Outcome, RolloutRunner
 from pytest_core_rollouts.settings import Settings
 from pytest_core_rollouts.stopping import Stop
@@ -31,9 +39,13 @@ if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Client
     from pytest_core_rollouts.embedded.launch import EmbeddedCore
 
+HIDDEN = "(hidden)"
+"""Stands in a row for what was expected, under --rollout-hide-expected."""
 TICK = 0.2
 """Seconds between two looks at Ctrl-C while waiting for a rollout."""
 CONCURRENCY = 4
+FIRST_PATIENCE = 5.0
+"""Seconds for which a Core that can't be reached at the start of a run is tried again."""
 
 
 class Run(ResultSource):
@@ -56,6 +68,8 @@ class Run(ResultSource):
         self.planned: dict[tuple[str, str], dict[str, int]] = {}
         self.ready = False
         """Whether rollouts were selected and nothing stands in their way."""
+        self.reached = False
+        """Whether a Core that is not ours answered: Sessions may have been made there."""
         self.engine: Engine[Rollout, Client, Outcome] | None = None
         self.takes_over: bool = given.get("takes_over", False)
         """Whether a worker died before this one was made."""
@@ -95,6 +109,8 @@ class Run(ResultSource):
         if not self.is_worker:
             self._make_ready()
         self.ready = True
+        if not self.is_worker and not self.settings.embedded:
+            self._reach_core()
 
     def _make_ready(self) -> None:
         self.settings.require_core()
@@ -104,6 +120,12 @@ class Run(ResultSource):
             raise pytest.UsageError(str(error)) from None
         if self.settings.embedded:
             self._start_embedded()
+
+    def _reach_core(self) -> None:
+        """End the run where no Core is there or it refuses the key: every rollout would meet the same."""
+        if (problem := asyncio.run(why_unreachable(self.connect))) is not None:
+            raise pytest.exit.Exception(problem, returncode=pytest.ExitCode.INTERRUPTED)
+        self.reached = True
 
     def _start_embedded(self) -> None:
         from pytest_core_rollouts.embedded.launch import EmbeddedCoreError
@@ -236,8 +258,12 @@ class Run(ResultSource):
         return Client(self.base_url, self.api_key)
 
     def save(self, record: RolloutRecord) -> None:
+        """Write the row of a finished rollout; what was expected stays out of it where that is not to be shown."""
         planned = self.planned.get((str(record.agent["slug"]), record.task), {})
-        append(self.out, replace(record, planned=planned), self.masks)
+        reasons = record.reasons
+        if self.settings.hide_expected:
+            reasons = [{**reason, "expected": HIDDEN} for reason in reasons]
+        append(self.out, replace(record, planned=planned, reasons=reasons), self.masks)
 
     # ---- the end
 
@@ -258,6 +284,21 @@ class Run(ResultSource):
         """Stop the embedded Core, if there is one."""
         if self.embedded is not None:
             self.embedded.stop()
+
+
+async def why_unreachable(connect: Callable[[], Client]) -> str | None:
+    """What is wrong with the Core or the key, or None. A Core that is only busy or broken right now may mend itself."""
+    from pytest_core_rollouts.agents_api import AgentsAPIError, ConnectionFailed, RetryPolicy
+
+    client = connect()
+    client.retry = RetryPolicy(patience=FIRST_PATIENCE)
+    try:
+        await client.check()
+    except AgentsAPIError as error:
+        return str(error) if error.stops_run or isinstance(error, ConnectionFailed) else None
+    finally:
+        await client.aclose()
+    return None
 
 
 def grade(task: Task, answer: Answer, rollout: Rollout) -> Grade:

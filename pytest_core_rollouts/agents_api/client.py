@@ -89,6 +89,10 @@ class Client:
         async for session in self._list("sessions", SESSIONS, order="desc", limit=limit):
             yield cast(Session, session)
 
+    async def check(self) -> None:
+        """One small call, to learn before any other whether there is a Core and whether it takes the key."""
+        await self._call(Call("sessions", "GET", f"{SESSIONS}?limit=1"), _page_of_resources)
+
     async def delete_session(self, session_id: str) -> None:
         """Deletes a Session with its Artifacts. A busy one is refused: APIStatusError 409."""
         await self._call(Call("delete", "DELETE", _path(session_id)), _deletion)
