@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,11 +14,12 @@ from pytest_core_rollouts.explain import MESSAGE, explain_fault, explain_wrong, 
 from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.rollout import Outcome
 from pytest_core_rollouts.settings import Settings, settings_key
-from pytest_core_rollouts.task_folders import is_task_folder, leads_back, task_around, task_id
+from pytest_core_rollouts.task_folders import is_task_folder, leads_back, safe_name, task_around, task_id
 from pytest_core_rollouts.tasks import Task, TaskError, load_task
 
 ids_key = pytest.StashKey[dict[str, Path]]()
 tags_key = pytest.StashKey[set[str]]()
+CollectorT = TypeVar("CollectorT", "TaskDirectory", "TaskFile")
 run_key = pytest.StashKey["ResultSource"]()
 
 
@@ -72,7 +73,7 @@ def ignore(path: Path, config: pytest.Config) -> bool | None:
 def directory(path: Path, parent: pytest.Collector) -> TaskDirectory | None:
     """A collector for a task folder, None for any other."""
     if is_task_folder(path, parent.config.stash[settings_key].roots):
-        return TaskDirectory.from_parent(parent, path=path)
+        return from_parent(TaskDirectory, parent, path)
     return None
 
 
@@ -84,12 +85,19 @@ def warn(text: str) -> None:
 # ---- nodes
 
 
+def from_parent(kind: type[CollectorT], parent: pytest.Collector, path: Path) -> CollectorT:
+    """A collector whose name and node id are safe to print and to send, whatever the folder is called."""
+    node: CollectorT = kind.from_parent(parent, path=path)
+    names: dict[str, Any] = {"name": safe_name(node.name), "nodeid": safe_name(node.nodeid)}
+    return node if names == {"name": node.name, "nodeid": node.nodeid} else kind.from_parent(parent, path=path, **names)
+
+
 class TaskDirectory(pytest.Directory):
     """A task folder. Recursion ends here: whatever else is in it is data for the sandbox."""
 
     def collect(self) -> Iterator[pytest.Collector]:
         if self.config.stash[settings_key].asked:
-            yield TaskFile.from_parent(self, path=self.path / "instruction.md")
+            yield from_parent(TaskFile, self, self.path / "instruction.md")
 
 
 class TaskFile(pytest.File):
@@ -224,7 +232,7 @@ class RolloutItem(pytest.Item):
         return super().repr_failure(excinfo, *args, **kwargs)
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        return self.path, 0, f"{self.task.id} {self.name}"
+        return Path(safe_name(str(self.path))), 0, f"{self.task.id} {self.name}"
 
 
 def expected_to_fail(reason: str) -> pytest.MarkDecorator:

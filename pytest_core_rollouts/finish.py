@@ -45,7 +45,9 @@ class Ending:
         """The table, what is missing or left behind, the gate's verdict, where the rows are."""
         config = self.run.config
         terminal.section("rollouts")
-        terminal.write_line(terminal_table(self.summary, config.get_terminal_writer().fullwidth).strip("\n"))
+        table = terminal_table(self.summary, config.get_terminal_writer().fullwidth)
+        for line in table.strip("\n").split("\n"):  # pytest escapes what a terminal lacks, line breaks too
+            terminal.write_line(line)
         terminal.write_line("")
         for line in [*self.problems, *self._not_run(whole=terminal.verbosity > 0), *self._left_behind(warnings)]:
             terminal.write_line(line, red=True)

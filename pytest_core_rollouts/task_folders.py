@@ -66,6 +66,22 @@ def names_tasks(path: Path, roots: Sequence[Path]) -> bool:
     return root is not None and count_tasks([root]) > 0
 
 
+def safe_name(name: str) -> str:
+    """A name from the file system that may go into a node id.
+
+    Where the locale's encoding has not all its characters, or it is no UTF-8 at all, Python keeps its bytes as lone
+    surrogates, on which pytest's cache and xdist fail; they are escaped.
+    """
+    if name.isascii() or not any("\ud800" <= char <= "\udfff" for char in name):
+        return name
+    return (
+        name.encode("utf-8", "surrogateescape")
+        .decode("utf-8", "backslashreplace")
+        .encode("ascii", "backslashreplace")
+        .decode()
+    )
+
+
 def count_tasks(roots: Sequence[Path]) -> int:
     """How many task folders the roots hold."""
     return len({folder for root in roots for folder in _tasks_in(str(root), is_root=True)})
