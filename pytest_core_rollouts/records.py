@@ -111,6 +111,11 @@ class RolloutRecord:
         return self.reward == 1
 
     @property
+    def xfail(self) -> bool:
+        """Whether the rollout was expected to fail: it is told with the rest, and no gate judges it."""
+        return bool(self.settings.get("xfail"))
+
+    @property
     def digests(self) -> tuple[str, str, str]:
         """What must be the same for two rows to be of the same work: task input, grading, agent."""
         return self.input_digest, self.grading_digest, str(self.agent.get("digest", ""))

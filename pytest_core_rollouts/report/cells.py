@@ -80,6 +80,27 @@ def decimal(value: Fraction | float | None) -> str:
     return f"{thousandths // 1000}.{thousandths % 1000:03d}"
 
 
+def exact(value: Fraction, beside: Fraction) -> str:
+    """A share with as many decimals (3 to 9) as tell it from `beside`, if they differ."""
+    for digits in range(3, 10):
+        text = f"{float(value):.{digits}f}"
+        if digits == 3:
+            text = decimal(value)
+        if value == beside or Fraction(text) != beside:
+            break
+    return text
+
+
+def signed(value: Fraction | float) -> str:
+    """A difference with its sign: `+0.125`, `-0.500`, `0.000`."""
+    return ("+" if value > 0 else "-" if value < 0 else "") + decimal(abs(value))
+
+
+def chance(p: Fraction) -> str:
+    """A p-value with two significant digits: `0.029`, `0.86`, `<0.0001`."""
+    return "<0.0001" if p < Fraction(1, 10_000) else f"{float(p):.2g}"
+
+
 def between(ends: tuple[Fraction | float | None, Fraction | float | None] | None) -> str:
     """Two ends as `0.393-1.000`, `-` for None."""
     return UNKNOWN if ends is None or None in ends else f"{decimal(ends[0])}-{decimal(ends[1])}"

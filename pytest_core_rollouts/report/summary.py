@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,6 +18,7 @@ from typing import Any
 
 from pytest_core_rollouts import statistics
 from pytest_core_rollouts.records import RolloutRecord, effective
+from pytest_core_rollouts.report.health import GroupHealth, fault_kind, group_health
 from pytest_core_rollouts.statistics import PassRate, pass_at_k, pass_hat_k
 
 
@@ -29,6 +31,8 @@ class TaskScore:
     rows: int
     rewards: tuple[Fraction, ...]  # of the graded rows, in ascending order
     timeouts: int
+    digests: frozenset[tuple[str, str]] = frozenset()  # (input, grading) of its rows: one pair, unless it was changed
+    xfails: int = 0  # rows of rollouts that were expected to fail
 
     @property
     def graded(self) -> int:
@@ -42,6 +46,15 @@ class TaskScore:
     def missing(self) -> int:
         """Rollouts selected and without a reward: errors, and what never ran."""
         return self.planned - self.graded
+
+    @property
+    def mean(self) -> Fraction | None:
+        return statistics.mean(self.rewards)
+
+    def filled(self, reward: int) -> TaskScore:
+        """The same, had every missing rollout had this reward."""
+        rewards = tuple(sorted((*self.rewards, *(Fraction(reward),) * self.missing)))
+        return dataclasses.replace(self, rewards=rewards, rows=self.planned)
 
 
 @dataclass(frozen=True)
@@ -66,6 +79,7 @@ class AgentScore:
     harness: str
     model: str
     name: str | None  # of its agent file
+    digest: str  # of all that it is
     label: str  # unique in its summary
     planned: int
     planned_tasks: int
@@ -73,6 +87,13 @@ class AgentScore:
     mean_duration: float | None  # seconds, of graded rollouts
     tokens: int | None  # None where no row knows
     tokens_unknown: int  # rows whose usage is unknown
+    groups: GroupHealth
+    faults: tuple[tuple[str, int], ...]  # why rows have no reward, by kind, the most frequent first
+
+    @property
+    def identity(self) -> tuple[str, str, str | None]:
+        """What names the agent in another run too, whatever its file says by then."""
+        return self.harness, self.model, self.name
 
     @property
     def rows(self) -> int:
@@ -101,6 +122,10 @@ class AgentScore:
     @property
     def missing(self) -> int:
         return self.planned - self.graded
+
+    def filled(self, reward: int) -> AgentScore:
+        """The same, had every missing rollout of the tasks that have a row had this reward."""
+        return dataclasses.replace(self, tasks=tuple(task.filled(reward) for task in self.tasks))
 
     @cached_property
     def mean_reward(self) -> Estimate:
@@ -168,6 +193,7 @@ class Summary:
 
     agents: tuple[AgentScore, ...]
     planned: int  # rollouts selected
+    runs: int = 1  # that the rows are of
 
     @property
     def rows(self) -> int:
@@ -193,21 +219,54 @@ class Summary:
         return (min(counts), max(counts)) if counts else (0, 0)
 
 
-def summarize(records: Iterable[RolloutRecord], planned: int = 0) -> Summary:
+def summarize(records: Iterable[RolloutRecord], planned: int = 0, *, judged: bool = False) -> Summary:
     """Sum up the rows of one run (or of several, merged): of rows with one rollout_id the one that counts.
 
     `planned`, the number of rollouts selected, is only needed where there may be no row: rows carry it themselves.
+    `judged` leaves out rollouts that were expected to fail, rows and plan, as gates do.
     The order of the rows makes no difference, as long as those of one rollout keep theirs.
     """
     slim = (dataclasses.replace(record, items=None, answer=None, answer_text=None) for record in records)
+    rows = list(effective(slim).values())
+    if judged:
+        planned -= sum(row.xfail for row in rows)
+        rows = _judged(rows)
     by_agent: dict[tuple[str, str, str, str], list[RolloutRecord]] = {}
     by_run: dict[str, int] = {}
-    for record in effective(slim).values():
+    for record in rows:
         by_agent.setdefault(agent_key(record), []).append(record)
         by_run[record.run_id] = max(by_run.get(record.run_id, 0), record.planned.get("run", 0))
     labels = _labels(by_agent)
     agents = tuple(_agent_score(labels[key], by_agent[key]) for key in sorted(by_agent))
-    return Summary(agents, max(planned, sum(by_run.values()), sum(agent.planned for agent in agents)))
+    most = max(planned, sum(by_run.values()), sum(agent.planned for agent in agents))
+    return Summary(agents, most, max(1, len(by_run)))
+
+
+def _judged(rows: Sequence[RolloutRecord]) -> list[RolloutRecord]:
+    """The rows of rollouts that were not expected to fail, with plans that leave out those that were."""
+    groups: dict[tuple[str, Any, str], list[RolloutRecord]] = {}
+    for row in rows:
+        groups.setdefault((row.run_id, agent_key(row), row.task), []).append(row)
+    less: Counter[tuple[Any, ...]] = Counter()
+    for (run_id, agent, task), group in groups.items():
+        xfails = sum(row.xfail for row in group)
+        if xfails == len(group):  # the whole task, what did not run of it too
+            xfails = max(xfails, *(row.planned.get("group", 0) for row in group))
+            less[run_id, agent, "tasks"] += 1
+        less[run_id, agent, task, "group"] = xfails
+        less[run_id, agent, "agent"] += xfails
+        less[run_id, "run"] += xfails
+
+    def plan(row: RolloutRecord) -> dict[str, int]:
+        keys: dict[str, tuple[Any, ...]] = {
+            "run": (row.run_id,),
+            "agent": (row.run_id, agent_key(row)),
+            "tasks": (row.run_id, agent_key(row)),
+            "group": (row.run_id, agent_key(row), row.task),
+        }
+        return {what: count - less[(*keys[what], what)] for what, count in row.planned.items() if what in keys}
+
+    return [dataclasses.replace(row, planned=plan(row)) for row in rows if not row.xfail]
 
 
 def agent_key(record: RolloutRecord) -> tuple[str, str, str, str]:
@@ -230,36 +289,47 @@ def _agent_score(label: str, rows: Sequence[RolloutRecord]) -> AgentScore:
     tasks = tuple(_task_score(task, by_task[task]) for task in sorted(by_task))
     durations = [row.duration_s for row in rows if row.graded and row.duration_s is not None]
     tokens = [count for row in rows if (count := _tokens(row.usage)) is not None]
+    faulty = [row for row in rows if not row.graded]
     return AgentScore(
         harness=rows[0].harness,
         model=rows[0].model,
         name=rows[0].agent.get("name"),
+        digest=str(rows[0].agent.get("digest") or ""),
         label=label,
-        planned=max(_planned(rows, "agent"), sum(task.planned for task in tasks)),
-        planned_tasks=max(_planned(rows, "tasks"), len(tasks)),
+        planned=_planned(rows, "agent", sum(task.planned for task in tasks)),
+        planned_tasks=_planned(rows, "tasks", len(tasks)),
         tasks=tasks,
         mean_duration=math.fsum(durations) / len(durations) if durations else None,
         tokens=sum(tokens) if tokens else None,
         tokens_unknown=len(rows) - len(tokens),
+        groups=group_health(rows),
+        faults=tuple(sorted(Counter(map(fault_kind, faulty)).items(), key=lambda kind: (-kind[1], kind[0]))),
     )
 
 
 def _task_score(task: str, rows: Sequence[RolloutRecord]) -> TaskScore:
     return TaskScore(
         task=task,
-        planned=max(_planned(rows, "group"), len(rows)),
+        planned=_planned(rows, "group", len(rows)),
         rows=len(rows),
-        rewards=tuple(sorted(Fraction(row.reward) for row in rows if row.reward is not None)),
+        rewards=tuple(sorted(_exact(row.reward) for row in rows if row.reward is not None)),
         timeouts=sum(row.status == "timeout" for row in rows),
+        digests=frozenset((row.input_digest, row.grading_digest) for row in rows),
+        xfails=sum(row.xfail for row in rows),
     )
 
 
-def _planned(rows: Iterable[RolloutRecord], what: str) -> int:
-    """What each run had planned (a resume may have selected less of it), over all runs."""
+def _exact(reward: float) -> Fraction:
+    """The decimal it is written as: four rewards of 0.7 have a mean of exactly 0.7."""
+    return Fraction(repr(reward))
+
+
+def _planned(rows: Iterable[RolloutRecord], what: str, least: int) -> int:
+    """What each run had planned (a resume may have selected less of it), over all runs; at least what is there."""
     by_run: dict[str, int] = {}
     for row in rows:
         by_run[row.run_id] = max(by_run.get(row.run_id, 0), row.planned.get(what, 0))
-    return max(by_run.values()) if what == "tasks" else sum(by_run.values())
+    return max(least, max(by_run.values()) if what == "tasks" else sum(by_run.values()))
 
 
 def _tokens(usage: Mapping[str, Any] | None) -> int | None:

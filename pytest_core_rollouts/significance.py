@@ -1,0 +1,283 @@
+"""Whether two sets of results differ by more than chance: pure functions, exact where that is affordable.
+
+Three questions, each with its own test:
+
+- One task, two counts of solved samples: Fisher's exact test (Fisher 1935, "The Design of Experiments", chapter II),
+  two-sided: the chance of a table at most as likely as the one seen, its margins given.
+- Many tasks looked at one by one: Holm's correction (Holm 1979, "A Simple Sequentially Rejective Multiple Test
+  Procedure"), which keeps the chance of any false alarm among them at the level asked for.
+- All tasks together: a permutation test (Fisher 1935, chapter III; Pitman 1937). Were there no difference, the samples
+  of a task could as well carry each other's labels "before" and "after"; the p-value is the share of all relabelings
+  that give a difference at least as large. With one value a task and side, a relabeling is a flip of the sign of that
+  task's difference: the sign-flip test.
+
+Where the relabelings are too many to be counted, a seeded sample of them gives (hits + 1) / (draws + 1), which is never
+0 and never too small on average (Phipson and Smyth 2010, "Permutation P-values Should Never Be Zero").
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from itertools import accumulate
+from statistics import NormalDist
+
+LEVEL = Fraction(1, 20)
+"""At or below this a p-value is called significant, everywhere in this project."""
+
+DRAWS = 9_999
+"""Relabelings drawn where they can't be counted; a p-value of 0.05 then has a standard error of 0.002."""
+SEED = 20261129
+"""Of the draws: the same results always give the same p-value."""
+
+_MOST_STATES = 20_000
+"""Distinct sums of one task's relabelings that are worked out; beyond, they are drawn one by one."""
+_MOST_BITS = 1 << 21
+"""Size of the integer in which relabelings are counted (see `_count`): some tenths of a second."""
+_MANY_TASKS = 60
+"""From so many tasks on `least_drop` takes the normal distribution for the test's: they differ by a rollout at most."""
+
+_QUANTILE = NormalDist().inv_cdf(float(1 - LEVEL))
+
+Pair = tuple[Sequence[Fraction], Sequence[Fraction]]
+"""One task's results before and after, each with at least one value."""
+
+
+@dataclass(frozen=True)
+class PValue:
+    """`exact`: every relabeling was counted; else a seeded sample of them was."""
+
+    value: Fraction
+    exact: bool
+
+    @property
+    def significant(self) -> bool:
+        return self.value <= LEVEL
+
+
+# One task
+
+
+@cache
+def fisher(n1: int, c1: int, n2: int, c2: int) -> Fraction:
+    """The two-sided p-value of `c1` solved of `n1` against `c2` of `n2`; 1 where there are no samples.
+
+    Raises ValueError for counts that cannot be.
+    """
+    if not (0 <= c1 <= n1 and 0 <= c2 <= n2):
+        raise ValueError(f"{c1} of {n1} against {c2} of {n2}: counts that cannot be")
+    solved = c1 + c2
+    ways = [math.comb(n1, x) * math.comb(n2, solved - x) for x in range(max(0, solved - n2), min(n1, solved) + 1)]
+    seen = math.comb(n1, c1) * math.comb(n2, c2)
+    return Fraction(sum(way for way in ways if way <= seen), math.comb(n1 + n2, solved))
+
+
+def least_fisher(n1: int, c1: int, n2: int) -> Fraction:
+    """The smallest p-value that any drop from `c1` of `n1` could have in `n2` samples; 1 where none can."""
+    drops = [fisher(n1, c1, n2, c2) for c2 in range(n2 + 1) if c2 * n1 < c1 * n2]
+    return min(drops, default=Fraction(1))
+
+
+def holm(values: Sequence[Fraction]) -> list[Fraction]:
+    """Each p-value corrected for being one of `values`, in their order; at most 1."""
+    corrected = [Fraction(0)] * len(values)
+    largest = Fraction(0)
+    for rank, index in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        largest = max(largest, min(Fraction(1), values[index] * (len(values) - rank)))
+        corrected[index] = largest
+    return corrected
+
+
+# All tasks
+
+
+def sign_flip(differences: Sequence[Fraction]) -> PValue:
+    """The two-sided p-value of the mean of `differences`, one a task, by flipping signs.
+
+    It asks whether tasks like these would differ, so a task counts once, however many samples it has. With n tasks it
+    is never below 2 / 2**n: from 6 tasks on it can be significant.
+    """
+    return permutation([((Fraction(0),), (difference,)) for difference in differences])
+
+
+def permutation(pairs: Sequence[Pair], *, drop: bool = False) -> PValue:
+    """The p-value of the mean over tasks of (mean after - mean before), by exchanging samples within each task.
+
+    Two-sided, or with `drop` of a fall alone. Exact for any rewards and any numbers of samples: it supposes only that
+    without a difference a task's samples are interchangeable. It is about these very tasks, not others like them.
+    """
+    if not pairs:
+        return PValue(Fraction(1), exact=True)
+    seen = sum((_mean(after) - _mean(before) for before, after in pairs), Fraction(0))
+    if not drop and seen == 0:
+        return PValue(Fraction(1), exact=True)
+    tasks = [_relabelings(tuple(sorted((*before, *after))), len(after)) for before, after in pairs]
+    known = [task for task in tasks if task is not None]
+    if len(known) == len(tasks) and (counted := _count(known, seen, drop=drop)) is not None:
+        return PValue(counted, exact=True)
+    return PValue(_draw(pairs, tasks, seen, drop=drop), exact=False)
+
+
+def _mean(values: Sequence[Fraction]) -> Fraction:
+    return sum(values, Fraction(0)) / len(values)
+
+
+_Ways = dict[Fraction, int]
+"""Difference of means -> number of relabelings that give it."""
+
+
+@cache
+def _relabelings(values: tuple[Fraction, ...], after: int) -> _Ways | None:
+    """Every way to label `after` of `values` as after; None where that is too much to work out."""
+    sums: dict[tuple[int, Fraction], int] = {(0, Fraction(0)): 1}
+    for value in values:
+        for (chosen, total), ways in list(sums.items()):
+            if chosen < after:
+                key = chosen + 1, total + value
+                sums[key] = sums.get(key, 0) + ways
+        if len(sums) > _MOST_STATES:
+            return None
+    everything, before = sum(values, Fraction(0)), len(values) - after
+    return {
+        total / after - (everything - total) / before: ways for (chosen, total), ways in sums.items() if chosen == after
+    }
+
+
+def _count(tasks: Sequence[_Ways], seen: Fraction, *, drop: bool) -> Fraction | None:
+    """The share of all combinations of the tasks' relabelings that reach `seen`; None where they are too many.
+
+    Differences, scaled to whole numbers from 0, are exponents of a polynomial a task; the product's coefficients count
+    the combinations. A polynomial is kept as one integer, its value at a power of two that no sum of coefficients
+    reaches, so that the multiplication is Python's own.
+    """
+    unit = math.lcm(*(difference.denominator for task in tasks for difference in task))
+    lows = [min(task) for task in tasks]
+    span = sum(int((max(task) - low) * unit) for task, low in zip(tasks, lows, strict=True))
+    combinations = math.prod(sum(task.values()) for task in tasks)
+    width = combinations.bit_length() + 1
+    if span * width > _MOST_BITS:
+        return None
+    product = _product(
+        [
+            sum(ways << int((difference - low) * unit) * width for difference, ways in task.items())
+            for task, low in zip(tasks, lows, strict=True)
+        ]
+    )
+    base = sum(lows, Fraction(0))
+
+    def up_to(difference: Fraction) -> int:
+        """How many combinations give at most this. The coefficients' sum is the remainder by 2**width - 1."""
+        steps = math.floor((difference - base) * unit) + 1
+        return 0 if steps <= 0 else (product & ((1 << steps * width) - 1)) % ((1 << width) - 1)
+
+    if drop:
+        return Fraction(up_to(seen), combinations)
+    below, inside = up_to(-abs(seen)), up_to(abs(seen) - Fraction(1, unit))
+    return Fraction(below + combinations - inside, combinations)
+
+
+def _product(factors: list[int]) -> int:
+    """The product, by halves: multiplication is fast where both factors are large."""
+    while len(factors) > 1:
+        factors = [math.prod(factors[index : index + 2]) for index in range(0, len(factors), 2)]
+    return factors[0]
+
+
+def _draw(pairs: Sequence[Pair], tasks: Sequence[_Ways | None], seen: Fraction, *, drop: bool) -> Fraction:
+    source = random.Random(SEED)
+    unit = math.lcm(seen.denominator, *map(_unit, pairs))
+    totals = [0] * DRAWS
+    for pair, task in zip(pairs, tasks, strict=True):
+        totals = list(map(operator.add, totals, _drawn(source, pair, task, unit)))
+    bound = int(seen * unit)
+    hits = sum(total <= bound for total in totals) if drop else sum(abs(total) >= abs(bound) for total in totals)
+    return Fraction(hits + 1, DRAWS + 1)
+
+
+def _unit(pair: Pair) -> int:
+    """A number that makes every relabeling's difference whole."""
+    before, after = pair
+    return math.lcm(*(value.denominator for value in (*before, *after))) * len(before) * len(after)
+
+
+def _drawn(source: random.Random, pair: Pair, task: _Ways | None, unit: int) -> list[int]:
+    """`DRAWS` relabelings of one task, times `unit`."""
+    if task is not None:
+        whole = [int(difference * unit) for difference in task]
+        return source.choices(whole, cum_weights=list(accumulate(task.values())), k=DRAWS)
+    before, after = len(pair[0]), len(pair[1])
+    whole = [int(value * unit) for value in (*pair[0], *pair[1])]
+    everything = sum(whole)
+    sums = (sum(source.sample(whole, after)) for _ in range(DRAWS))
+    return [total // after - (everything - total) // before for total in sums]
+
+
+# What could be seen
+
+
+@dataclass(frozen=True)
+class LeastDrop:
+    """The smallest fall that `permutation(..., drop=True)` would call significant."""
+
+    rollouts: int  # solved before, not after
+    drop: Fraction  # of the mean over tasks
+
+
+def least_drop(counts: Iterable[tuple[int, int, int]]) -> LeastDrop | None:
+    """The least that could be noticed, given each task's (n before, c before, n after); None where nothing could.
+
+    Supposes a run as good as the one before, from which solved rollouts are taken away one by one, spread evenly over
+    the tasks. A fall of that size is at the edge: half of the time chance hides it.
+    """
+    tasks = [(n, c, more) for n, c, more in counts if n and more]
+    same = [-(-c * more // n) for n, c, more in tasks]
+
+    def pairs(taken: int) -> list[Pair]:
+        left = _take(same, taken)
+        return [(_results(n, c), _results(more, solved)) for (n, c, more), solved in zip(tasks, left, strict=True)]
+
+    low, high = 0, sum(same) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _is_noticed(pairs(middle)) else (middle, high)
+    if high > sum(same):
+        return None
+    return LeastDrop(
+        high, sum((_mean(before) - _mean(after) for before, after in pairs(high)), Fraction(0)) / len(tasks)
+    )
+
+
+def _is_noticed(pairs: Sequence[Pair]) -> bool:
+    if len(pairs) < _MANY_TASKS:
+        return permutation(pairs, drop=True).significant
+    fall = sum((_mean(before) - _mean(after) for before, after in pairs), Fraction(0))
+    return fall > 0 and float(fall) >= _QUANTILE * math.sqrt(sum(map(_variance, pairs), Fraction(0)))
+
+
+def _variance(pair: Pair) -> Fraction:
+    """Of the difference of means over all relabelings."""
+    before, after = pair
+    values = (*before, *after)
+    middle = _mean(values)
+    spread = sum(((value - middle) ** 2 for value in values), Fraction(0)) / (len(values) - 1)
+    return spread * (Fraction(1, len(before)) + Fraction(1, len(after)))
+
+
+def _take(counts: Sequence[int], taken: int) -> list[int]:
+    """`counts` with `taken` fewer in all, one from each in turn, the largest first."""
+    left = list(counts)
+    while taken:
+        most = max(left)
+        for index in [index for index, count in enumerate(left) if count == most][:taken]:
+            left[index] -= 1
+            taken -= 1
+    return left
+
+
+def _results(n: int, c: int) -> tuple[Fraction, ...]:
+    return (Fraction(0),) * (n - c) + (Fraction(1),) * c
