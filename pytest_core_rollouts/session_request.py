@@ -65,17 +65,17 @@ def _cut(text: str, limit: int) -> str:
 def _environment(rollout: Rollout) -> dict[str, Any]:
     task = rollout.task
     environment: dict[str, Any] = {"type": "openai_hosted", "network": rollout.network.wire()}
-    if task.files:
+    if files := task.uploads:
         environment["files"] = [
             {"type": "inline", "path": f"/workspace/{file.path}", "data": base64.b64encode(file.read()).decode("ascii")}
-            for file in task.files
+            for file in files
         ]
     if task.env:
-        environment["env"] = dict(task.env)
+        environment["env"] = task.variables()
     if task.packages:
         environment["packages"] = {manager: list(names) for manager, names in task.packages.items()}
-    if task.setup_commands:
-        environment["setup_commands"] = [{"command": command} for command in task.setup_commands]
+    if commands := task.preparation:
+        environment["setup_commands"] = [{"command": command} for command in commands]
     if rollout.agent.skills:
         environment["skills"] = list(rollout.agent.skills)
     return environment

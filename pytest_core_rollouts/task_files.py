@@ -70,7 +70,7 @@ def read_file(path: Path, limit: int) -> bytes:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise TaskError(f"{path}: is {_kind(status.st_mode)}; a regular file is due, so remove it")
+            raise TaskError(f"{path}: is {kind(status.st_mode)}; a regular file is due, so remove it")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             content = file.read(limit + 1)
     except OSError as error:
@@ -108,18 +108,18 @@ def read_input_files(folder: Path) -> tuple[tuple[InputFile, ...], tuple[str, ..
         return (), ()
     mode = folder.lstat().st_mode
     if not stat.S_ISDIR(mode):
-        raise TaskError(f"{folder}: is {_kind(mode)}; it must be a folder with the files for /workspace")
+        raise TaskError(f"{folder}: is {kind(mode)}; it must be a folder with the files for /workspace")
     found, empty = _walk(folder)
     if problem := size_problem({file.path: file.size for file in found}):
         raise TaskError(f"{folder}: {problem}")
     files: list[InputFile] = []
-    concerned: dict[str, list[str]] = {_EMPTY: empty} if empty else {}
+    concerned: dict[str, list[str]] = {EMPTY: empty} if empty else {}
     for file in found:
         content = read_file(file.location, FILE_LIMIT)
         files.append(InputFile.of(file.path, content, file.location))
         for concern in _concerns(file, content):
             concerned.setdefault(concern, []).append(file.path)
-    warnings = (f"{folder}: {_some(paths)}: {concern}" for concern, paths in concerned.items())
+    warnings = (f"{folder}: {some_of(paths)}: {concern}" for concern, paths in concerned.items())
     return tuple(files), tuple(warnings)
 
 
@@ -145,10 +145,11 @@ def size_problem(sizes: Mapping[str, int]) -> str | None:
     if len(sizes) <= COUNT_LIMIT and total <= TOTAL_LIMIT and all(sizes[path] <= FILE_LIMIT for path in largest):
         return None
     count = f"{len(sizes):,} file" if len(sizes) == 1 else f"{len(sizes):,} files"
-    named = ", ".join(f"{path} ({_mib(sizes[path])})" for path in largest)
+    named = ", ".join(f"{path} ({mib(sizes[path])})" for path in largest)
     return (
-        f"{count} of {_mib(total)} in all, the largest {named}; a Session takes at most {COUNT_LIMIT} files, "
-        f"{_mib(FILE_LIMIT)} each and {_mib(TOTAL_LIMIT)} in all, so remove some or make them smaller"
+        f"{count} of {mib(total)} in all, the largest {named}; a Session takes at most {COUNT_LIMIT} files, "
+        f"{mib(FILE_LIMIT)} each and {mib(TOTAL_LIMIT)} in all, so remove some, make them smaller, or say `pack: true` "
+        "in task.yaml"
     )
 
 
@@ -167,15 +168,15 @@ def _walk(root: Path) -> tuple[list[_Found], list[str]]:
     pending = [(os.fsencode(root), "")]
     while pending:
         location, prefix = pending.pop()
-        for entry, status in _listed(location):
-            if _is_junk(entry.name):
+        for entry, status in listed(location):
+            if is_junk(entry.name):
                 continue
-            path = prefix + _decoded(entry.name, root / prefix)
+            path = prefix + decoded(entry.name, root / prefix)
             if stat.S_ISDIR(status.st_mode):
                 folders.append(f"{path}/")
                 pending.append((entry.path, f"{path}/"))
             elif not stat.S_ISREG(status.st_mode):
-                raise TaskError(f"{root / path}: is {_kind(status.st_mode)}; {_remedy(status.st_mode)}")
+                raise TaskError(f"{root / path}: is {kind(status.st_mode)}; {remedy(status.st_mode)}")
             elif problem := path_problem(path):
                 raise TaskError(f"{root}/{path!r}: {problem}")
             else:
@@ -188,7 +189,7 @@ def _walk(root: Path) -> tuple[list[_Found], list[str]]:
     return sorted(found, key=lambda file: file.path), empty
 
 
-def _listed(location: bytes) -> list[tuple[os.DirEntry[bytes], os.stat_result]]:
+def listed(location: bytes) -> list[tuple[os.DirEntry[bytes], os.stat_result]]:
     try:
         with os.scandir(location) as entries:
             return [(entry, entry.stat(follow_symlinks=False)) for entry in sorted(entries, key=lambda each: each.name)]
@@ -196,11 +197,11 @@ def _listed(location: bytes) -> list[tuple[os.DirEntry[bytes], os.stat_result]]:
         raise TaskError(f"{os.fsdecode(location)}: can't be read: {error.strerror}; check its permissions") from None
 
 
-def _is_junk(name: bytes) -> bool:
+def is_junk(name: bytes) -> bool:
     return name in JUNK or name.endswith(b".pyc")
 
 
-def _decoded(name: bytes, folder: Path) -> str:
+def decoded(name: bytes, folder: Path) -> str:
     try:
         return name.decode("utf-8")
     except UnicodeDecodeError:
@@ -209,26 +210,33 @@ def _decoded(name: bytes, folder: Path) -> str:
 
 # Warnings: each is about all files it concerns
 
-_EMPTY: Final = "empty, so it will not arrive; put a file into it, or make it in setup_commands"
-_EXECUTABLE: Final = "arrives without its executable bit; start it with its interpreter, or use chmod in setup_commands"
+EMPTY: Final = "empty, so it will not arrive; put a file into it, or say `pack: true` in task.yaml"
+EXECUTABLE: Final = (
+    "arrives without its executable bit; start it with its interpreter, or say `pack: true` in task.yaml"
+)
 LINE_ENDINGS: Final = "a script with Windows line endings, which fails on Linux; convert it to LF"
 _POINTER: Final = "a Git LFS pointer, not the data; run `git lfs pull`"
 
 
 def _concerns(file: _Found, content: bytes) -> Iterator[str]:
     if file.executable:
-        yield _EXECUTABLE
+        yield EXECUTABLE
+    yield from content_concerns(content)
+
+
+def content_concerns(content: bytes) -> Iterator[str]:
+    """What is odd about a file's content, however it is sent."""
     if content.startswith(b"#!") and b"\r\n" in content:
         yield LINE_ENDINGS
     if len(content) < 1024 and content.startswith(b"version https://git-lfs.github.com/spec/"):
         yield _POINTER
 
 
-def _some(paths: Sequence[str]) -> str:
+def some_of(paths: Sequence[str]) -> str:
     return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
 
 
-def _kind(mode: int) -> str:
+def kind(mode: int) -> str:
     kinds = {
         stat.S_IFREG: "a regular file",
         stat.S_IFDIR: "a folder",
@@ -239,9 +247,13 @@ def _kind(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "a device")
 
 
-def _remedy(mode: int) -> str:
-    return "put a copy of what it points to in its place" if stat.S_ISLNK(mode) else "only files can be sent; remove it"
+def remedy(mode: int) -> str:
+    return (
+        "put a copy of what it points to in its place, or say `pack: true` in task.yaml"
+        if stat.S_ISLNK(mode)
+        else "only files can be sent; remove it"
+    )
 
 
-def _mib(size: int) -> str:
+def mib(size: int) -> str:
     return f"{size / 2**20:.1f} MiB" if size >= 2**20 / 10 else f"{size:,} bytes"

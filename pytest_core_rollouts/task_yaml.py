@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_core_rollouts.grading import Tolerance
+from pytest_core_rollouts.findings import FINDINGS
+from pytest_core_rollouts.grading import KeyRule, Tolerance, check_expected
+from pytest_core_rollouts.grading_rules import BadRule, rules_by_path
 from pytest_core_rollouts.strict_yaml import (
     Invalid,
     Rule,
@@ -25,39 +26,32 @@ from pytest_core_rollouts.strict_yaml import (
     text,
     texts,
 )
+from pytest_core_rollouts.task_settings import FromEnv, Network, Outputs, Xfail
 
 
-@dataclass(frozen=True)
-class Network:
-    """What a sandbox may reach: `access` is `disabled`, `enabled`, or `restricted` to the `allowed_domains`."""
+def read_settings(path: Path, content: bytes, expected: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The settings in a `task.yaml`, by their names in `Task`, checked. Raises YamlError with file, key and line.
 
-    access: str
-    allowed_domains: tuple[str, ...] = ()
-
-    @classmethod
-    def disabled(cls) -> Network:
-        """Nothing."""
-        return cls("disabled")
-
-    @classmethod
-    def enabled(cls) -> Network:
-        """Everything."""
-        return cls("enabled")
-
-    @property
-    def is_disabled(self) -> bool:
-        """Whether nothing can be reached."""
-        return self.access == "disabled"
-
-    def wire(self) -> dict[str, Any]:
-        """As the Agents API takes it."""
-        domains = {"allowed_domains": list(self.allowed_domains)} if self.allowed_domains else {}
-        return {"access": self.access, **domains}
+    Rules for keys are held against the `expected` answer.
+    """
+    file = load_yaml(path, content)
+    settings = file.checked(RULES)
+    if rules := settings.get("grading"):
+        try:
+            check_grading(expected, rules)
+        except Invalid as invalid:
+            raise file.error(invalid.problem, invalid.key) from None
+    return settings
 
 
-def read_settings(path: Path, content: bytes) -> dict[str, Any]:
-    """The settings in a `task.yaml`, by their names in `Task`, checked. Raises YamlError with file, key and line."""
-    return load_yaml(path, content).checked(RULES)
+def check_grading(expected: Mapping[str, Any] | None, rules: Mapping[str, KeyRule]) -> None:
+    """Raise Invalid, with the key, for a rule that can't hold for this expected answer."""
+    if expected is None:
+        raise Invalid("there is no expected.json whose values it could be about; remove it", ("grading",))
+    try:
+        rules_by_path(expected, rules)
+    except BadRule as bad:
+        raise Invalid(bad.problem, ("grading", bad.path)) from None
 
 
 def _tags(value: Any) -> tuple[str, ...]:
@@ -114,19 +108,42 @@ def _domains(value: Any) -> tuple[str, ...]:
     return domains
 
 
-def _env(value: Any) -> dict[str, str]:
+def _env(value: Any) -> dict[str, str | FromEnv]:
     return check(mapping(value), {name: _variable(name) for name in value})
 
 
 def _variable(name: str) -> Rule:
-    def checked(value: Any) -> str:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise Invalid("no name for a variable; use letters, digits and _, no digit first")
+    def checked(value: Any) -> str | FromEnv:
+        _variable_name(name)
+        if isinstance(value, (FromEnv, Mapping)):
+            return _from_env(value)
         if not isinstance(value, str):
-            raise Invalid(f"a text is due, not {describe(value)}; put it in quotes")
+            raise Invalid(f"a text is due, not {describe(value)}; put it in quotes, or write {{from_env: NAME}}")
         return sendable(value)
 
     return checked
+
+
+def _variable_name(name: Any) -> str:
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise Invalid("no name for a variable; use letters, digits and _, no digit first")
+    return name
+
+
+def _from_env(value: FromEnv | Mapping[str, Any]) -> FromEnv:
+    given = vars(value) if isinstance(value, FromEnv) else value
+    names = {"name": _variable_name} if isinstance(value, FromEnv) else {"from_env": _variable_name}
+    checked = check(mapping(given), {**names, "secret": _boolean})
+    name = checked.get("name", checked.get("from_env"))
+    if name is None:
+        raise Invalid("from_env is due, with the name of a variable of this machine; a value itself stands alone")
+    return FromEnv(name, checked.get("secret", False))
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Invalid(f"true or false is due, not {describe(value)}")
+    return value
 
 
 def _packages(value: Any) -> dict[str, tuple[str, ...]]:
@@ -135,6 +152,95 @@ def _packages(value: Any) -> dict[str, tuple[str, ...]]:
 
 def _no_system_packages(value: Any) -> Any:
     raise Invalid("OpenAgentCore rejects system packages; use npm or python, or bring the programs in files/")
+
+
+def _grading(value: Any) -> dict[str, KeyRule]:
+    given = mapping(value)
+    return check(given, dict.fromkeys(given, _key_rule))
+
+
+def _key_rule(value: Any) -> KeyRule:
+    if isinstance(value, KeyRule):
+        return value
+    flags = dict.fromkeys(("exact", "ignore_case", "unordered"), _true)
+    numbers = {"relative": _relative, "absolute": positive}
+    given = check(mapping(value), {**numbers, **flags, "one_of": _one_of})
+    if not given:
+        raise Invalid(f"a rule is due: {', '.join((*numbers, *flags, 'one_of'))}")
+    tolerance = {name: given.pop(name) for name in numbers if name in given}
+    if given.get("exact") and (tolerance or given.get("ignore_case")):
+        raise Invalid("exact goes with unordered and one_of alone; remove one of the two")
+    return KeyRule(Tolerance(**tolerance) if tolerance else None, **given)
+
+
+def _true(value: Any) -> bool:
+    if value is not True:
+        raise Invalid(f"true is due, not {describe(value)}; without the rule, remove the key")
+    return True
+
+
+def _one_of(value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)) or not value:
+        raise Invalid(f"a list of further right values is due, not {describe(value)}; write it as [a, b]")
+    try:
+        check_expected({"one_of": list(value)})
+    except ValueError as error:
+        raise Invalid(str(error)) from None
+    return tuple(value)
+
+
+def _outputs(value: Any) -> Outputs:
+    if isinstance(value, Outputs):
+        value = vars(value)
+    if not isinstance(value, Mapping):
+        value = {"files": value}
+    given = {name: item for name, item in value.items() if not name.startswith("_")}
+    caps = {"max_bytes": positive_integer, "max_total_bytes": positive_integer}
+    checked = check(given, {"files": _patterns, **caps})
+    if "files" not in checked:
+        raise Invalid("files is due: patterns of paths below /workspace/outputs")
+    return Outputs(**checked)
+
+
+def _patterns(value: Any) -> tuple[str, ...]:
+    patterns = texts(value)
+    if not patterns:
+        raise Invalid("at least one pattern is due, such as fix.patch or reports/*.md")
+    for index, pattern in enumerate(patterns):
+        parts = pattern.split("/")
+        if pattern.startswith(("/", "outputs/")) or any(part in ("", ".", "..") for part in parts):
+            problem = f"{pattern!r}: a path below /workspace/outputs is due, such as fix.patch or reports/*.md"
+            raise Invalid(problem, (index,))
+        if pattern == "answer.json":
+            raise Invalid("answer.json is the answer, and fetched without being named; remove it", (index,))
+    return patterns
+
+
+def _pass_threshold(value: Any) -> float:
+    if (number := positive(value)) > 1:
+        raise Invalid(f"a reward from above 0 to 1 is due, not {value!r}")
+    return number
+
+
+def _xfail(value: Any) -> Xfail:
+    if isinstance(value, Xfail):
+        return value
+    if not isinstance(value, Mapping):
+        return Xfail(text(value))
+    given = check(mapping(value), {"reason": text, **dict.fromkeys(("harnesses", "models", "agents"), _names)})
+    if "reason" not in given:
+        raise Invalid("reason is due: why no agent is expected to solve it yet")
+    return Xfail(**given)
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if not (names := texts(value)):
+        raise Invalid("at least one name is due; remove the key to mean all")
+    return names
+
+
+def _silence(value: Any) -> dict[str, str]:
+    return check(mapping(value), dict.fromkeys(FINDINGS, text))
 
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -147,6 +253,11 @@ RULES: Final[Mapping[str, Rule]] = {
     "setup_commands": texts,
     "samples": positive_integer,
     "skip": text,
-    "xfail": text,
+    "xfail": _xfail,
+    "grading": _grading,
+    "pass_threshold": _pass_threshold,
+    "outputs": _outputs,
+    "pack": _boolean,
+    "silence": _silence,
 }
 """The rule of each setting; each takes what YAML gives as well as what the setting is kept as."""

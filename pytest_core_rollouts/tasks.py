@@ -4,9 +4,10 @@ A task folder holds:
 
 - `instruction.md`: the text that is sent, as it is (a byte order mark dropped; line endings kept, so a checkout that
   changes them changes `Task.input_digest`).
-- `expected.json`: the object that the answer must match (see `grading`), or `grader.py`, or both.
+- `expected.json`: the object that the answer must match (see `grading`), or `grader.py`: a function that grades (see
+  `own_graders`), or both.
 - `files/`, optional: arrives in `/workspace`, byte for byte, hidden and empty files too; `.DS_Store`, `__pycache__` and
-  `*.pyc` stay out.
+  `*.pyc` stay out. With `pack: true` as one archive (see `packing`).
 - `task.yaml`, optional: settings (see `task_yaml`).
 - `solution/solve.sh`, optional: a shell script that solves the task; never sent to an agent.
 
@@ -19,7 +20,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -28,10 +29,14 @@ from pytest_core_rollouts.grading import (
     ANSWER_LIMIT,
     DEFAULT_TOLERANCE,
     InvalidJSON,
+    KeyRule,
     Tolerance,
     check_expected,
     parse_json,
 )
+from pytest_core_rollouts.grading_rules import rules_by_path
+from pytest_core_rollouts.own_graders import OwnGrader, load_grader
+from pytest_core_rollouts.packing import UNPACK, Pack
 from pytest_core_rollouts.strict_yaml import SIZE_LIMIT, Invalid, YamlError, check, text
 from pytest_core_rollouts.task_files import (
     FILE_LIMIT,
@@ -45,9 +50,21 @@ from pytest_core_rollouts.task_files import (
     read_text,
     size_problem,
 )
-from pytest_core_rollouts.task_yaml import RULES, Network, read_settings
+from pytest_core_rollouts.task_settings import FromEnv, Network, Outputs, Xfail
+from pytest_core_rollouts.task_yaml import RULES, check_grading, read_settings
 
-__all__ = ["INSTRUCTION_LIMIT", "InputFile", "Network", "Task", "TaskError", "is_task", "load_task"]
+__all__ = [
+    "INSTRUCTION_LIMIT",
+    "FromEnv",
+    "InputFile",
+    "Network",
+    "Outputs",
+    "Task",
+    "TaskError",
+    "Xfail",
+    "is_task",
+    "load_task",
+]
 
 INSTRUCTION_LIMIT: Final = 512 * 1024
 """Bytes of an instruction that a Session takes as its input."""
@@ -70,51 +87,122 @@ class Task:
     """Seconds."""
     tolerance: Tolerance = DEFAULT_TOLERANCE
     network: Network | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str | FromEnv] = field(default_factory=dict)
     packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By package manager, `npm` or `python`."""
     setup_commands: tuple[str, ...] = ()
     samples: int | None = None
     skip: str | None = None
-    xfail: str | None = None
+    xfail: Xfail | None = None
+    """A text, the reason, is taken too."""
+    grading: Mapping[str, KeyRule] = field(default_factory=dict)
+    """Rules for single values, by their paths in `expected` as they are written: `totals.north`, `rows[*].price`."""
+    pass_threshold: float = 1.0
+    """The least reward with which a rollout passes."""
+    outputs: Outputs | None = None
+    """Further files that are fetched, for a grader and to be kept."""
+    pack: bool = False
+    """Whether the files go out as one archive."""
+    silence: Mapping[str, str] = field(default_factory=dict)
+    """Findings of `check` that are all right, by code, with the reason."""
     path: Path | None = None
     """The folder; None for a task made in code."""
     solution_file: InputFile | None = None
+    grader: OwnGrader | None = None
+    packed: Pack | None = None
+    """What `pack` made of the files; `files` is empty then."""
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        given = {name: getattr(self, name) for name in _RULES}
         try:
-            checked = check({name: value for name, value in given.items() if value is not None}, _RULES)
+            self._check()
         except Invalid as invalid:
             raise TaskError(f"task {self.id!r}: {invalid}") from None
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+
+    def _check(self) -> None:
+        given = {name: getattr(self, name) for name in _RULES}
+        for name, value in check({name: value for name, value in given.items() if value is not None}, _RULES).items():
+            if value is not given[name]:
+                object.__setattr__(self, name, value)
+        if self.grading:
+            check_grading(self.expected, self.grading)
+        if self.pack and self.files:
+            object.__setattr__(self, "packed", Pack.of_files(self.files))
+            object.__setattr__(self, "files", ())
+        elif self.files and (problem := size_problem({file.path: file.size for file in self.files})):
+            raise Invalid(problem, ("files",))
 
     @property
     def solution(self) -> bytes | None:
         """The content of `solution/solve.sh`, UTF-8; None if there is none. Raises TaskError if it changed since."""
         return None if self.solution_file is None else self.solution_file.read()
 
+    @property
+    def uploads(self) -> tuple[InputFile, ...]:
+        """The files as a Session gets them. Raises TaskError if a packed one changed since."""
+        return self.files if self.packed is None else self.packed.parts()
+
+    @property
+    def preparation(self) -> tuple[str, ...]:
+        """The commands that prepare the sandbox, in their order."""
+        return self.setup_commands if self.packed is None else (UNPACK, *self.setup_commands)
+
+    @property
+    def unset_variables(self) -> list[str]:
+        """Variables of this machine that the sandbox should get and that are not set."""
+        return [source.name for source in self._sources if source.value is None]
+
+    def variables(self) -> dict[str, str]:
+        """The sandbox's environment variables with their values. Raises TaskError for one that is not set here."""
+        if unset := self.unset_variables:
+            raise TaskError(f"task {self.id!r}: env: {', '.join(unset)} is not set in the environment of this machine")
+        return {name: (value.value or "") if isinstance(value, FromEnv) else value for name, value in self.env.items()}
+
+    @property
+    def secrets(self) -> list[str]:
+        """The values that nothing we write may show."""
+        return [source.value for source in self._sources if source.secret and source.value is not None]
+
+    @property
+    def _sources(self) -> list[FromEnv]:
+        return [value for value in self.env.values() if isinstance(value, FromEnv)]
+
+    @cached_property
+    def rules(self) -> Mapping[tuple[str | int, ...], KeyRule]:
+        """`grading` by paths into `expected`."""
+        return rules_by_path(self.expected or {}, self.grading)
+
     @cached_property
     def input_digest(self) -> str:
-        """SHA-256 (hex) of what the agent gets: the same task gives the same one in every checkout."""
-        return _digest(
-            {
-                "instruction": self.instruction,
-                "files": [[file.path, file.sha256] for file in self.files],
-                "env": self.env,
-                "packages": self.packages,
-                "setup_commands": self.setup_commands,
-                "network": self.network and self.network.wire(),
-            }
-        )
+        """SHA-256 (hex) of what the agent gets: the same task gives the same one in every checkout.
+
+        What comes from a variable of this machine counts by the variable's name, never by its value.
+        """
+        env = {name: {"from_env": of.name} if isinstance(of, FromEnv) else of for name, of in self.env.items()}
+        seen: dict[str, Any] = {
+            "instruction": self.instruction,
+            "files": [[file.path, file.sha256] for file in self.files],
+            "env": env,
+            "packages": self.packages,
+            "setup_commands": self.setup_commands,
+            "network": self.network and self.network.wire(),
+        }
+        return _digest(seen if self.packed is None else {**seen, "packed": self.packed.sha256})
 
     @cached_property
     def grading_digest(self) -> str:
         """SHA-256 (hex) of what decides the grade: 1 and 1.0 differ here, as they do in grading."""
         tolerance = [float(self.tolerance.relative), float(self.tolerance.absolute)]
-        return _digest({"expected": self.expected, "tolerance": tolerance})
+        decides: dict[str, Any] = {"expected": self.expected, "tolerance": tolerance}
+        if self.grading:
+            decides["grading"] = {path: asdict(rule) for path, rule in self.grading.items()}
+        if self.pass_threshold != 1:
+            decides["pass_threshold"] = self.pass_threshold
+        if self.outputs is not None:
+            decides["outputs"] = asdict(self.outputs)
+        if self.grader is not None:
+            decides["grader"] = self.grader.sha256
+        return _digest(decides)
 
 
 def _digest(value: Any) -> str:
@@ -161,8 +249,6 @@ def _files(value: Any) -> tuple[InputFile, ...]:
         for depth in range(1, len(parents) + 1):
             if (parent := "/".join(parents[:depth])) in files:
                 raise Invalid(f"{parent!r} is a file, and the folder of {path!r} too; rename one")
-    if problem := size_problem({path: file.size for path, file in files.items()}):
-        raise Invalid(problem)
     return tuple(files[path] for path in sorted(files))
 
 
@@ -183,17 +269,22 @@ _GRADED_BY: Final = ("expected.json", "grader.py")
 def load_task(path: Path, task_id: str) -> Task:
     """The task in a folder. Raises TaskError for whatever is wrong with it; reads all of it, follows no link in it."""
     _check_parts(path)
+    expected = _read_expected(path / "expected.json")
+    settings = _read_settings(path / "task.yaml", expected)
+    packed = Pack.of_folder(path / "files") if settings.get("pack") else None
+    files, file_warnings = ((), ()) if settings.get("pack") else read_input_files(path / "files")
     solution, solution_warnings = _read_solution(path / "solution")
-    files, file_warnings = read_input_files(path / "files")
     return Task(
         id=_decoded(task_id),
         instruction=_read_instruction(path / "instruction.md"),
-        expected=_read_expected(path / "expected.json"),
+        expected=expected,
         files=files,
         path=path,
         solution_file=solution,
-        warnings=(*file_warnings, *solution_warnings),
-        **_read_settings(path / "task.yaml"),
+        grader=load_grader(path / "grader.py") if exists(path / "grader.py") else None,
+        packed=packed,
+        warnings=(*file_warnings, *(packed.warnings if packed else ()), *solution_warnings),
+        **settings,
     )
 
 
@@ -244,11 +335,11 @@ def _read_expected(path: Path) -> dict[str, Any] | None:
         raise TaskError(f"{path}: {invalid}") from None
 
 
-def _read_settings(path: Path) -> dict[str, Any]:
+def _read_settings(path: Path, expected: Mapping[str, Any] | None) -> dict[str, Any]:
     if not exists(path):
         return {}
     try:
-        return read_settings(path, read_file(path, SIZE_LIMIT))
+        return read_settings(path, read_file(path, SIZE_LIMIT), expected)
     except YamlError as error:
         raise TaskError(str(error)) from None
 

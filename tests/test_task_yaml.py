@@ -7,7 +7,8 @@ import pytest
 
 from pytest_core_rollouts.grading import Tolerance
 from pytest_core_rollouts.strict_yaml import YamlError
-from pytest_core_rollouts.task_yaml import Network, read_settings
+from pytest_core_rollouts.task_settings import Network, Xfail
+from pytest_core_rollouts.task_yaml import read_settings
 
 FILE = Path("task.yaml")
 
@@ -36,7 +37,7 @@ def settings(content: str) -> dict[str, Any]:
         ("setup_commands: [make, 'echo x: y']", "setup_commands", ("make", "echo x: y")),
         ("samples: 8", "samples", 8),
         ("skip: needs a network", "skip", "needs a network"),
-        ("xfail: too hard", "xfail", "too hard"),
+        ("xfail: too hard", "xfail", Xfail("too hard")),
     ],
 )
 def test_each_setting_is_read(content: str, name: str, value: Any) -> None:

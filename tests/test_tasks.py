@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.grading import ANSWER_LIMIT, DEFAULT_TOLERANCE, Tolerance
-from pytest_core_rollouts.tasks import INSTRUCTION_LIMIT, InputFile, Network, Task, TaskError, is_task, load_task
+from pytest_core_rollouts.tasks import INSTRUCTION_LIMIT, InputFile, Network, Task, TaskError, Xfail, is_task, load_task
 
 MIB = 1024 * 1024
 
@@ -90,7 +90,12 @@ xfail: too hard
     assert task.network is not None
     assert task.network.wire() == {"access": "restricted", "allowed_domains": ["pypi.org", "*.example.com"]}
     assert (task.env, task.packages) == ({"MODE": "1", "EMPTY": ""}, {"npm": ("left-pad",), "python": ("numpy", "six")})
-    assert (task.setup_commands, task.samples, task.skip, task.xfail) == (("make all",), 4, "not yet", "too hard")
+    assert (task.setup_commands, task.samples, task.skip, task.xfail) == (
+        ("make all",),
+        4,
+        "not yet",
+        Xfail("too hard"),
+    )
 
 
 def test_a_fault_in_task_yaml_has_file_key_and_line(folder: Path) -> None:
@@ -117,7 +122,8 @@ def test_what_is_a_task(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_task_with_a_grader_of_its_own_needs_no_expected_answer(folder: Path) -> None:
-    (folder / "expected.json").rename(folder / "grader.py")
+    (folder / "expected.json").unlink()
+    put(folder, {"grader.py": b"def grade(answer):\n    return 1\n"})
     assert load_task(folder, "count").expected is None
 
 
@@ -377,7 +383,10 @@ def test_too_many_or_too_large_files(folder: Path, sizes: list[int], message: st
         _sparse(folder / "files" / f"f{index:02}", size)
     error = error_of(folder)
     assert error.startswith(message)
-    assert error.endswith("50 files, 5.0 MiB each and 10.0 MiB in all, so remove some or make them smaller")
+    assert error.endswith(
+        "50 files, 5.0 MiB each and 10.0 MiB in all, so remove some, make them smaller, or say `pack: true` "
+        "in task.yaml"
+    )
 
 
 def test_files_up_to_the_limits_are_taken(folder: Path) -> None:
@@ -429,11 +438,11 @@ def test_what_arrives_otherwise_than_it_looks_is_warned_about(folder: Path) -> N
     (folder / "files" / "out" / "in").mkdir(parents=True)
     where = f"{folder / 'files'}: "
     assert load_task(folder, "count").warnings == (
-        f"{where}junk/, out/: empty, so it will not arrive; put a file into it, or make it in setup_commands",
+        f"{where}junk/, out/: empty, so it will not arrive; put a file into it, or say `pack: true` in task.yaml",
         f"{where}data.csv: a Git LFS pointer, not the data; run `git lfs pull`",
         f"{where}dos.sh: a script with Windows line endings, which fails on Linux; convert it to LF",
-        f"{where}run.sh: arrives without its executable bit; start it with its interpreter, or use chmod in "
-        "setup_commands",
+        f"{where}run.sh: arrives without its executable bit; start it with its interpreter, or say "
+        "`pack: true` in task.yaml",
     )
 
 

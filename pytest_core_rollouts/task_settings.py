@@ -1,0 +1,96 @@
+"""Settings of a task that are more than a number or a text."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a sandbox may reach: `access` is `disabled`, `enabled`, or `restricted` to the `allowed_domains`."""
+
+    access: str
+    allowed_domains: tuple[str, ...] = ()
+
+    @classmethod
+    def disabled(cls) -> Network:
+        """Nothing."""
+        return cls("disabled")
+
+    @classmethod
+    def enabled(cls) -> Network:
+        """Everything."""
+        return cls("enabled")
+
+    @property
+    def is_disabled(self) -> bool:
+        """Whether nothing can be reached."""
+        return self.access == "disabled"
+
+    def wire(self) -> dict[str, Any]:
+        """As the Agents API takes it."""
+        domains = {"allowed_domains": list(self.allowed_domains)} if self.allowed_domains else {}
+        return {"access": self.access, **domains}
+
+
+@dataclass(frozen=True)
+class FromEnv:
+    """A sandbox variable's value that is taken from the variable `name` of this machine, when the Session is created.
+
+    A `secret` one is masked by its value wherever we write anything.
+    """
+
+    name: str
+    secret: bool = False
+
+    @property
+    def value(self) -> str | None:
+        """None where the variable is not set, or empty."""
+        return os.environ.get(self.name) or None
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Further files of the agent that are fetched: patterns of paths below `/workspace/outputs`, and caps in bytes.
+
+    `*` and `?` stand for characters of one name, `**` for any folders.
+    """
+
+    files: tuple[str, ...]
+    max_bytes: int = MIB
+    max_total_bytes: int = 10 * MIB
+
+    def pattern_of(self, path: str) -> str | None:
+        """The first pattern that takes this path."""
+        return next((written for written, pattern in self._patterns if pattern.fullmatch(path)), None)
+
+    @cached_property
+    def _patterns(self) -> list[tuple[str, re.Pattern[str]]]:
+        return [(written, re.compile(_regex(written), re.DOTALL)) for written in self.files]
+
+
+def _regex(pattern: str) -> str:
+    """A pattern of paths as a regular expression."""
+    special = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return "".join(special.get(part, re.escape(part)) for part in re.split(r"(\*\*/|\*\*|\*|\?)", pattern))
+
+
+@dataclass(frozen=True)
+class Xfail:
+    """A task that is beyond agents so far, and why. What is named narrows it: all of it must fit an agent."""
+
+    reason: str
+    harnesses: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+    """Names of agent files."""
+
+    def applies_to(self, harness: str, model: str, agent: str | None) -> bool:
+        named = ((self.harnesses, harness), (self.models, model), (self.agents, agent))
+        return all(value in wanted for wanted, value in named if wanted)

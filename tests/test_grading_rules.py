@@ -1,0 +1,275 @@
+"""Grading by key: paths, what each rule allows, what is an error, and work that stays bounded."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_core_rollouts.comparing import UNORDERED_LIMIT, KeyRule
+from pytest_core_rollouts.grading import Grade, Reason, Tolerance, grade_answer, read_answer
+from pytest_core_rollouts.grading_rules import BadRule, Every, parse_path, rules_by_path
+from pytest_core_rollouts.tasks import Task, TaskError, load_task
+
+WITHIN_1 = KeyRule(Tolerance(absolute=1))
+UNORDERED = KeyRule(unordered=True)
+
+
+def graded(expected: dict[str, Any], rules: dict[str, KeyRule], answer: Any) -> Grade:
+    read = read_answer(json.dumps(answer).encode())
+    return grade_answer(expected, read, rules=rules_by_path(expected, rules))
+
+
+# Paths
+
+
+@pytest.mark.parametrize(
+    ("written", "steps"),
+    [
+        ("total", ("total",)),
+        ("totals.north", ("totals", "north")),
+        ("rows[2].price", ("rows", 2, "price")),
+        ('totals["North East"].x', ("totals", "North East", "x")),
+        ('["a.b"]', ("a.b",)),
+        ('["*"]', ("*",)),
+        ('a["say \\"hi\\""][0][1]', ("a", 'say "hi"', 0, 1)),
+        ("rows[*].price", ("rows", Every.ELEMENT, "price")),
+        ("*.net", (Every.KEY, "net")),
+        ("regions.*", ("regions", Every.KEY)),
+        ("été-1", ("été-1",)),
+    ],
+)
+def test_a_path_is_read(written: str, steps: tuple[Any, ...]) -> None:
+    assert parse_path(written) == steps
+
+
+@pytest.mark.parametrize(
+    "written", ["", ".a", "a.", "a..b", "a[", "a[-1]", "a[01]", "a['b']", "a b", "1a", "[x]", 'a["\\x"]']
+)
+def test_what_is_no_path_is_told_how_to_write_one(written: str) -> None:
+    with pytest.raises(ValueError, match="write it as totals"):
+        parse_path(written)
+
+
+@pytest.mark.parametrize(
+    ("rules", "problem"),
+    [
+        ({"totl": UNORDERED}, "totl: the expected answer has no such value; correct the path"),
+        ({"n.deeper": WITHIN_1}, "n.deeper: the expected answer has no such value"),
+        ({"rows[3]": WITHIN_1}, "rows[3]: the expected answer has no such value"),
+        ({"n[0]": WITHIN_1}, "n[0]: the expected answer has no such value"),
+        ({"n": UNORDERED}, "n: unordered is for an array"),
+        ({"s": WITHIN_1}, "s: relative and absolute are for numbers"),
+        ({"n": KeyRule(ignore_case=True)}, "n: ignore_case is for texts"),
+        ({"b": KeyRule(exact=True)}, "b: exact is for numbers and texts"),
+        ({"n": WITHIN_1, '["n"]': WITHIN_1}, '["n"]: n is the same path; remove one of the two'),
+        ({"a b": WITHIN_1}, "a b: no path into the answer; write it as"),
+    ],
+)
+def test_a_rule_that_cannot_hold_is_an_error(rules: dict[str, KeyRule], problem: str) -> None:
+    with pytest.raises(BadRule) as caught:
+        rules_by_path({"n": 1, "s": "x", "b": True, "rows": [1, 2]}, rules)
+    assert str(caught.value).startswith(problem)
+
+
+def test_of_two_rules_for_a_value_the_more_exact_path_holds() -> None:
+    rules = {"rows[1]": KeyRule(exact=True), "rows[*]": WITHIN_1}
+    assert graded({"rows": [1.0, 1.0]}, rules, {"rows": [2.0, 1.0]}).reward == 1
+    assert graded({"rows": [1.0, 1.0]}, rules, {"rows": [1.0, 2.0]}).reward == 0
+
+
+# What each rule allows
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected", "right", "wrong"),
+    [
+        (KeyRule(Tolerance(relative=0.1)), 100.0, [90.0, 110, 100], [89.9, 111, "100", True]),
+        (KeyRule(Tolerance(relative=0.1)), 100, [90, 110.0], [89, 111]),  # named, so integers have it too
+        (KeyRule(Tolerance(absolute=2)), 100, [98, 102, 99.5], [97, 103]),
+        (KeyRule(exact=True), 1.0, [1.0, 1], [1.0000001]),
+        (KeyRule(exact=True), "x", ["x"], [" x", "x\n", "X"]),
+        (KeyRule(exact=True), "caf\u00e9", ["caf\u00e9"], ["cafe\u0301"]),
+        (KeyRule(ignore_case=True), "Stra\u00dfe", ["strasse", " STRASSE ", "Stra\u00dfe"], ["strase", 1]),
+        (KeyRule(ignore_case=True), "\u00c9t\u00e9", ["e\u0301t\u00e9", "\u00c9T\u00c9"], ["ete"]),
+        (KeyRule(one_of=("b", 3)), "a", ["a", "b", 3, " a "], ["c", 3.1, True, None]),
+        (KeyRule(one_of=({"k": 1},)), None, [None, {"k": 1, "more": 2}], [{"k": 2}, {}]),
+        (KeyRule(ignore_case=True, one_of=("Red",)), "Blue", ["blue", "RED"], ["green"]),
+        (KeyRule(Tolerance(absolute=1), one_of=(10,)), 1, [2, 9], [5]),
+        (UNORDERED, [1, 2, 2], [[2, 1, 2], [2, 2, 1.0]], [[1, 1, 2], [1, 2], [1, 2, 2, 2], {"0": 1}, "122"]),
+        (UNORDERED, ["a", None, True], [[True, " a", None]], [[1, "a", None], ["a", None, None]]),
+        (UNORDERED, [0, False], [[False, 0]], [[0, 0], [False, False]]),
+        (UNORDERED, [{"k": 1}, {"k": 2}], [[{"k": 2, "x": 9}, {"k": 1}]], [[{"k": 1}, {"k": 1}]]),
+        (UNORDERED, [[1, 2], [3]], [[[3], [1, 2]]], [[[3], [2, 1]]]),
+        (UNORDERED, [1.0, 2.0], [[2.0000001, 1.0]], [[1.0, 1.0]]),
+        (KeyRule(ignore_case=True, unordered=True), ["A", "b"], [["B", "a"]], [["B", "B"]]),
+        (KeyRule(exact=True, unordered=True), ["A", "b"], [["b", "A"]], [["b", "A "]]),
+        (UNORDERED, [], [[]], [[1]]),
+    ],
+)
+def test_what_a_rule_allows(rule: KeyRule, expected: Any, right: list[Any], wrong: list[Any]) -> None:
+    if expected == []:
+        rule = UNORDERED
+    for value in right:
+        assert graded({"v": expected, "w": 1}, {"v": rule}, {"v": value, "w": 1}).reward == 1, value
+        assert graded({"v": expected, "w": 1}, {"v": rule}, {"v": value, "w": 2}).reward == 0, "a rule is for its key"
+    for value in wrong:
+        assert graded({"v": expected, "w": 1}, {"v": rule}, {"v": value, "w": 1}).reward == 0, value
+    assert graded({"v": expected, "w": 1}, {"v": rule}, {"w": 1}).reward == 0, "a missing key is wrong under any rule"
+
+
+def test_a_rule_holds_for_all_that_is_below_its_place() -> None:
+    expected = {"totals": {"a": 10, "b": [20.0, {"c": 30}]}, "other": 10}
+    rules = {"totals": WITHIN_1, "totals.b[1].c": KeyRule(exact=True)}
+    assert graded(expected, rules, {"totals": {"a": 11, "b": [19.0, {"c": 30}]}, "other": 10}).reward == 1
+    assert graded(expected, rules, {"totals": {"a": 11, "b": [19.0, {"c": 31}]}, "other": 10}).reward == 0
+    assert graded(expected, rules, {"totals": {"a": 11, "b": [19.0, {"c": 30}]}, "other": 11}).reward == 0
+
+
+def test_tolerances_that_overlap_do_not_spoil_a_pairing() -> None:
+    """10 goes with 9 and with 10, but 11 with 10 alone: taking equal ones first would leave 11 without a partner."""
+    rules = {"v": KeyRule(Tolerance(absolute=1), unordered=True)}
+    for answer in itertools.permutations([10.0, 9.0]):
+        assert graded({"v": [10.0, 11.0]}, rules, {"v": answer}).reward == 1
+
+
+def test_what_is_left_over_is_named() -> None:
+    grade = graded({"v": ["a", "b", "c"]}, {"v": UNORDERED}, {"v": ["c", "x", "a", "y"]})
+    assert grade.reasons == (Reason("v[1]", "b", "x"), Reason("v[3]", "(nothing)", "y"))
+    assert graded({"v": ["a", "b"]}, {"v": UNORDERED}, {"v": ["b"]}).reasons == (Reason("v[0]", "a", "(missing)"),)
+    assert graded({"v": 1}, {"v": KeyRule(one_of=(2,))}, {}).reasons == (Reason("v", {"one of": [1, 2]}, "(missing)"),)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 6) | st.floats(0, 6), max_size=6), st.lists(st.integers(0, 6) | st.floats(0, 6), max_size=6)
+)
+def test_a_pairing_is_found_exactly_when_there_is_one(expected: list[Any], answered: list[Any]) -> None:
+    """Held against all permutations of the answer, each compared in order."""
+    tolerance = KeyRule(Tolerance(absolute=1.5))
+    ordered = {"v": tolerance} if expected else {}
+    among_all = len(expected) == len(answered) and any(
+        graded({"v": expected}, ordered, {"v": list(order)}).reward == 1 for order in itertools.permutations(answered)
+    )
+    rule = KeyRule(tolerance.tolerance, unordered=True) if expected else UNORDERED
+    assert (graded({"v": expected}, {"v": rule}, {"v": answered}).reward == 1) == among_all
+
+
+# Bounded work
+
+
+def test_a_hundred_thousand_plain_elements_are_counted_off() -> None:
+    expected = {"v": [f"i{number}" for number in range(100_000)]}
+    start = time.perf_counter()
+    assert graded(expected, {"v": UNORDERED}, {"v": expected["v"][::-1]}).reward == 1
+    assert time.perf_counter() - start < 5
+
+
+def test_what_takes_too_long_to_pair_is_an_error_at_collection() -> None:
+    with pytest.raises(BadRule, match="unordered: 1,000 elements of this kind take too long to compare"):
+        rules_by_path({"v": [float(number) for number in range(1000)]}, {"v": UNORDERED})
+    inner = [[[float(number) for number in range(60)] for _ in range(60)]]
+    with pytest.raises(BadRule, match="take too long"):
+        rules_by_path({"v": inner[0]}, {"v": UNORDERED, "v[*]": UNORDERED})
+
+
+@pytest.mark.parametrize("answer", ["near", "far", "marks", "keys"])
+def test_no_answer_stalls_a_pairing(answer: str) -> None:
+    number = int(UNORDERED_LIMIT**0.5) - 1
+    expected: list[Any] = [1.0 + index / 1000 for index in range(number)]
+    rule = KeyRule(Tolerance(absolute=0.3), unordered=True)
+    answered: list[Any] = [1.0 + index / 1000 for index in range(number - 1)] + [99.0]
+    if answer == "far":
+        answered = [5.0] * 250_000
+    elif answer == "marks":
+        expected, rule = ["x" * 300] * 30 + [{}], UNORDERED
+        answered = ["\u0301\u0316" * 1700 + str(index) for index in range(31)]
+    elif answer == "keys":
+        expected, rule = [{f"k{index}": 1} for index in range(300)], UNORDERED
+        answered = [{f"é{key}": 1 for key in range(200)} for _ in range(300)]
+    start = time.perf_counter()
+    assert graded({"v": expected}, {"v": rule}, {"v": answered}).reward == 0
+    assert time.perf_counter() - start < 20
+
+
+# In task.yaml, and in code
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "instruction.md").write_text("Do it.")
+    (tmp_path / "expected.json").write_text('{"total": 10, "names": ["a", "b"], "city": "Rome", "rows": [{"n": 1.5}]}')
+    return tmp_path
+
+
+def test_grading_in_task_yaml(folder: Path) -> None:
+    (folder / "task.yaml").write_text(
+        """
+grading:
+  total: {relative: 0.1, absolute: 2}
+  names: {unordered: true, ignore_case: true}
+  city: {one_of: [Roma, Rom]}
+  "rows[*].n": {exact: true}
+"""
+    )
+    task = load_task(folder, "t")
+    assert task.grading == {
+        "total": KeyRule(Tolerance(0.1, 2.0)),
+        "names": KeyRule(unordered=True, ignore_case=True),
+        "city": KeyRule(one_of=("Roma", "Rom")),
+        "rows[*].n": KeyRule(exact=True),
+    }
+    assert task.expected is not None
+    answer = read_answer(b'{"total": 12, "names": ["B", "a"], "city": "Roma", "rows": [{"n": 1.5}]}')
+    assert grade_answer(task.expected, answer, task.tolerance, task.rules).reward == 1
+    assert grade_answer(task.expected, answer, task.tolerance).reward == 0
+
+
+@pytest.mark.parametrize(
+    ("yaml", "problem"),
+    [
+        ("grading:\n  total: {relative: 0.1}\n  totl: {exact: true}\n", "3: grading.totl: the expected answer has no"),
+        ("grading: {total: {relativ: 0.1}}\n", "1: grading.total.relativ: unknown key; did you mean relative?"),
+        ("grading: {total: {}}\n", "1: grading.total: a rule is due: relative, absolute, exact"),
+        ("grading: {total: 0.1}\n", "1: grading.total: a mapping of names to values is due"),
+        ("grading: {total: {relative: 1.5}}\n", "1: grading.total.relative: a number below 1 is due"),
+        ("grading: {total: {exact: false}}\n", "1: grading.total.exact: true is due, not the boolean false"),
+        ("grading: {total: {exact: true, relative: 0.1}}\n", "1: grading.total: exact goes with unordered and one_of"),
+        ("grading: {city: {one_of: []}}\n", "1: grading.city.one_of: a list of further right values is due"),
+        ("grading: {city: {one_of: Roma}}\n", "1: grading.city.one_of: a list of further right values is due"),
+        ("grading: [total]\n", "1: grading: a mapping of names to values is due"),
+    ],
+)
+def test_a_faulty_rule_is_named_with_its_line(folder: Path, yaml: str, problem: str) -> None:
+    (folder / "task.yaml").write_text(yaml)
+    with pytest.raises(TaskError) as caught:
+        load_task(folder, "t")
+    assert str(caught.value).startswith(f"{folder / 'task.yaml'}:{problem}")
+
+
+def test_rules_without_an_expected_answer_are_an_error(folder: Path) -> None:
+    (folder / "expected.json").unlink()
+    (folder / "grader.py").write_text("def grade(): return 1\n")
+    (folder / "task.yaml").write_text("grading: {total: {exact: true}}\n")
+    with pytest.raises(TaskError, match=r"grading: there is no expected\.json whose values it could be about"):
+        load_task(folder, "t")
+
+
+def test_a_task_made_in_code_is_held_to_the_same_rules() -> None:
+    task = Task(id="t", instruction="x", expected={"n": 1}, grading={"n": {"absolute": 1}})  # type: ignore[dict-item]
+    assert task.grading == {"n": WITHIN_1}
+    with pytest.raises(TaskError, match=r"task 't': grading\.m: the expected answer has no such value"):
+        Task(id="t", instruction="x", expected={"n": 1}, grading={"m": WITHIN_1})
+
+
+def test_rules_are_in_the_grading_digest() -> None:
+    plain = Task(id="t", instruction="x", expected={"n": 1})
+    ruled = Task(id="t", instruction="x", expected={"n": 1}, grading={"n": WITHIN_1})
+    assert plain.grading_digest != ruled.grading_digest
+    assert plain.input_digest == ruled.input_digest
