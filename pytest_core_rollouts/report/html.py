@@ -1,0 +1,191 @@
+"""The HTML report: one file that works from a disk, an artifact store or a mail, with no network and no server.
+
+Nothing that an agent, a task or a server wrote is ever markup. It is JSON, deflated and in base64, which the page's
+own script unpacks and shows as text; the page's policy allows that script and its style sheet by their hash, and
+nothing else, and forbids (with Trusted Types) every way of making markup out of text.
+
+The file is written as a stream: the page, the index, the script, then the details in pieces of about a megabyte, each
+unpacked only when one of its rollouts is opened. A browser shows the overview as soon as it has read the first part.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pytest_core_rollouts.report.html_compare import compare_runs
+from pytest_core_rollouts.report.html_data import details, index, scan
+
+PIECE = 1 << 20
+"""Characters of JSON that are packed together; a rollout that is longer has a piece of its own."""
+
+_SCRIPTS = ("dom", "data", "text", "diff", "items", "charts", "lists", "overview", "rollout", "pages", "app")
+_LEVEL = 6
+
+
+class HtmlReportError(Exception):
+    """The report cannot be written; the text says why and what to do."""
+
+
+@dataclass(frozen=True)
+class HtmlReport:
+    """A report that was written: where, its size in bytes, and how many rollouts and pieces are in it."""
+
+    path: Path
+    size: int
+    rollouts: int
+    pieces: int
+
+    def __str__(self) -> str:
+        return f"{self.path} ({_size(self.size)}, {self.rollouts} rollout{'' if self.rollouts == 1 else 's'})"
+
+
+def write_html(
+    records_paths: Sequence[Path],
+    out: Path,
+    *,
+    items_limit: int | None = None,
+    baseline: Path | None = None,
+    hide_expected: bool = False,
+) -> HtmlReport:
+    """Write the report of all rows of `records_paths`, in their order, to `out`; folders are made as needed.
+
+    `items_limit` keeps that many Items of each rollout, from both ends. `baseline` is another JSONL to compare with.
+    `hide_expected` leaves expected values out. The same files give the same bytes.
+
+    Raises RecordsError for a file that cannot be read, HtmlReportError where the report cannot be written (then `out`
+    is as it was).
+    """
+    render = _template()
+    found = scan(records_paths)
+    data = index(found, [path.name for path in records_paths])
+    if baseline is not None:
+        data["baseline"] = compare_runs(found.summary(), scan([baseline]).summary(), [baseline.name])
+    pieces = _Pieces(details(records_paths, found, items_limit=items_limit, hide_expected=hide_expected))
+    with _replacing(out) as file:
+        for text in render(_title(data), _pack([json.dumps(data, separators=(",", ":"), allow_nan=False)]), pieces):
+            file.write(text.encode("utf-8"))
+    return HtmlReport(out, out.stat().st_size, len(found.rows), pieces.count)
+
+
+def _title(data: Mapping[str, Any]) -> str:
+    runs = [run["id"] for run in data["runs"]]
+    return f"Rollouts {runs[0]}" if len(runs) == 1 else f"Rollouts of {len(runs)} runs"
+
+
+# Pieces
+
+
+@dataclass
+class _Piece:
+    first: int
+    count: int
+    data: str
+
+
+class _Pieces:
+    """The details in pieces, each made when it is asked for. One pass only."""
+
+    def __init__(self, details: Iterable[str]) -> None:
+        self._details = details
+        self.count = 0
+
+    def __iter__(self) -> Iterator[_Piece]:
+        first, size = 0, 0
+        texts: list[str] = []
+        for text in self._details:
+            if texts and size + len(text) > PIECE:
+                yield self._piece(first, texts)
+                first, size, texts = first + len(texts), 0, []
+            texts.append(text)
+            size += len(text)
+        if texts:
+            yield self._piece(first, texts)
+
+    def _piece(self, first: int, texts: Sequence[str]) -> _Piece:
+        self.count += 1
+        parts = [part for text in texts for part in (",", text)]
+        return _Piece(first, len(texts), _pack(["[", *parts[1:], "]"]))
+
+
+def _pack(texts: Iterable[str]) -> str:
+    """ASCII texts, deflated as one (zlib, RFC 1950), in base64: safe within a script element."""
+    deflate = zlib.compressobj(_LEVEL)
+    packed = [deflate.compress(text.encode("ascii")) for text in texts]
+    return base64.b64encode(b"".join([*packed, deflate.flush()])).decode("ascii")
+
+
+# The page
+
+
+def _template() -> Any:
+    """A function of title, index and pieces that gives the page's text in parts."""
+    try:
+        import jinja2
+    except ImportError:
+        raise HtmlReportError(
+            "the HTML report needs Jinja2: python -m pip install 'pytest-core-rollouts[report]'"
+        ) from None
+    script = "\n".join(["(() => {", '"use strict";', *(_file(f"{name}.js") for name in _SCRIPTS), "})();"])
+    style = _file("report.css")
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    template = environment.from_string(_file("report.html"))
+
+    def render(title: str, index: str, pieces: Iterable[_Piece]) -> Iterator[str]:
+        return template.generate(
+            title=title,
+            policy=f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; "
+            "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+            style=style,
+            script=script,
+            index=index,
+            pieces=pieces,
+        )
+
+    return render
+
+
+def _file(name: str) -> str:
+    return (resources.files(__package__) / "templates" / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+# The file
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Any]:
+    """A binary file that takes the place of `path` when all went well, and is gone otherwise."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            try:
+                yield file
+                os.fchmod(file.fileno(), 0o644)
+                file.flush()
+                Path(file.name).replace(path)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise HtmlReportError(f"{path}: cannot write the HTML report: {error.strerror or error}") from error
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"

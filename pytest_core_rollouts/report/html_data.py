@@ -1,0 +1,308 @@
+"""What the HTML report holds: an index of every rollout, small, and each rollout's details, to be unpacked on demand.
+
+All of it is plain JSON data. Rows are read twice, one at a time: first for the index, then for the details, so that
+memory stays bounded by the index however long the trajectories are.
+
+Values an agent gave (answers, the places where they differ) are carried as JSON text made here: a browser would round
+integers beyond 2^53, and two different answers would look the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_core_rollouts.jsonable import jsonable
+from pytest_core_rollouts.records import RolloutRecord, effective, read_records
+from pytest_core_rollouts.report.cells import between, decimal
+from pytest_core_rollouts.report.health import fault_kind
+from pytest_core_rollouts.report.summary import AgentScore, Estimate, Summary, agent_key, summarize
+
+BRIEF = 240
+"""Characters of an error or a reason that the index holds, to be shown in lists and searched."""
+VALUE_LIMIT = 20_000
+"""Characters of one expected or answered value."""
+ITEM_LIMIT = 4 << 20
+"""Characters of JSON of one Item; the strings of a longer one are cut."""
+ROLLOUT_LIMIT = 48 << 20
+"""Characters of JSON of one rollout's Items; of more the middle is left out."""
+CURVE_POINTS = 32
+
+OUTCOMES = ("solved", "partial", "unsolved", "timeout", "failed", "error", "cancelled")
+"""What came of a rollout, as colors and filters know it. `failed` is the agent's own doing, with a reward of 0."""
+
+
+def outcome(record: RolloutRecord) -> str:
+    """One of OUTCOMES."""
+    if record.reward is None:
+        return "cancelled" if record.status == "cancelled" else "error"
+    if record.status != "completed":
+        return record.status
+    return "solved" if record.solved else "partial" if record.reward else "unsolved"
+
+
+# The index
+
+
+@dataclass(frozen=True)
+class Scan:
+    """All rows that count, without what is large, and where they stand."""
+
+    rows: Sequence[RolloutRecord]
+    """Items, answers, reasons, notes and most of a long error are dropped."""
+    briefs: Sequence[tuple[int, str]]
+    """For each row the number of its Items and a line on why it has no reward or not the full one."""
+    positions: frozenset[int]
+    """Which rows of all files, counted from 0, these are."""
+
+    def summary(self) -> Summary:
+        return summarize(self.rows)
+
+
+def scan(paths: Iterable[Path]) -> Scan:
+    """Read every row once. Raises RecordsError for a file that cannot be read."""
+    slim: list[RolloutRecord] = []
+    briefs: list[tuple[int, str]] = []
+    for record in _rows(paths):
+        briefs.append((len(record.items or ()), _brief(record)))
+        slim.append(
+            dataclasses.replace(
+                record,
+                items=None,
+                answer=None,
+                answer_text=None,
+                reasons=(),
+                outputs=(),
+                notes=(),
+                request_ids={},
+                error=record.error and record.error[:BRIEF],
+            )
+        )
+    counted = {id(record) for record in effective(slim).values()}
+    positions = [position for position, record in enumerate(slim) if id(record) in counted]
+    return Scan([slim[at] for at in positions], [briefs[at] for at in positions], frozenset(positions))
+
+
+def _rows(paths: Iterable[Path]) -> Iterator[RolloutRecord]:
+    return itertools.chain.from_iterable(map(read_records, paths))
+
+
+def _brief(record: RolloutRecord) -> str:
+    if record.error:
+        return record.error[:BRIEF]
+    if record.reasons:
+        first, more = record.reasons[0], len(record.reasons) - 1
+        return f"{str(first.get('path'))[:BRIEF]} differs" + (f", and {more} more" if more else "")
+    return str(record.notes[0])[:BRIEF] if record.notes and not record.solved else ""
+
+
+def index(found: Scan, files: Sequence[str]) -> dict[str, Any]:
+    """Everything the overview needs, and for each rollout what a list shows of it. Row r is the r-th that counts."""
+    summary = found.summary()
+    keys = {key: at for at, key in enumerate(sorted({agent_key(row) for row in found.rows}))}
+    tasks = {task: at for at, task in enumerate(summary.tasks)}
+    runs = {run_id: at for at, run_id in enumerate(sorted({row.run_id for row in found.rows}))}
+    return {
+        "files": list(files),
+        "planned": summary.planned,
+        "agents": [_agent(agent, tasks) for agent in summary.agents],
+        "tasks": list(tasks),
+        "runs": [_run(run_id, found.rows) for run_id in runs],
+        "settings": _settings(found.rows),
+        "outcomes": OUTCOMES,
+        "faults": _faults(found.rows),
+        "rollouts": _columns(found, tasks, keys, runs),
+    }
+
+
+def _columns(
+    found: Scan, tasks: Mapping[str, int], agents: Mapping[tuple[str, str, str, str], int], runs: Mapping[str, int]
+) -> dict[str, list[Any]]:
+    """One list for each field, each with an entry for each rollout: half the size of a list of objects."""
+    rows = found.rows
+    return {
+        "id": [row.rollout_id for row in rows],
+        "task": [tasks[row.task] for row in rows],
+        "agent": [agents[agent_key(row)] for row in rows],
+        "run": [runs[row.run_id] for row in rows],
+        "sample": [row.sample for row in rows],
+        "outcome": [OUTCOMES.index(outcome(row)) for row in rows],
+        "reward": [row.reward for row in rows],
+        "duration": [row.duration_s for row in rows],
+        "tokens": [_tokens(row.usage) for row in rows],
+        "items": [items for items, _ in found.briefs],
+        "brief": [brief for _, brief in found.briefs],
+        "xfail": [at for at, row in enumerate(rows) if row.xfail],  # few: their places
+    }
+
+
+def _faults(rows: Sequence[RolloutRecord]) -> list[dict[str, Any]]:
+    """What went wrong, by kind, the most frequent first: how often, and the first row of each."""
+    kinds: dict[str, list[int]] = {}
+    for at, row in enumerate(rows):
+        if row.status != "completed":
+            kinds.setdefault(fault_kind(row), []).append(at)
+    ordered = sorted(kinds.items(), key=lambda kind: (-len(kind[1]), kind[0]))
+    return [{"kind": kind, "count": len(places), "first": places[0]} for kind, places in ordered]
+
+
+def _tokens(usage: Mapping[str, Any] | None) -> int | None:
+    counts = [(usage or {}).get(key) for key in ("total_tokens", "input_tokens", "output_tokens")]
+    total, *parts = [count if type(count) is int and count >= 0 else None for count in counts]
+    return total if total is not None or None in parts else sum(part or 0 for part in parts)
+
+
+def _agent(agent: AgentScore, tasks: Mapping[str, int]) -> dict[str, Any]:
+    most = max((task.graded for task in agent.tasks), default=0)
+    ks = _points(most)
+    return {
+        "label": agent.label,
+        "harness": agent.harness,
+        "model": agent.model,
+        "name": agent.name,
+        "digest": agent.digest,
+        "planned": agent.planned,
+        "rows": agent.rows,
+        "graded": agent.graded,
+        "notRun": agent.not_run,
+        "meanReward": figure(agent.mean_reward),
+        "solvedShare": figure(agent.solved_share),
+        "passAt": [{"k": k, **figure(agent.pass_at(k))} for k in ks],
+        "passHat": [{"k": k, **figure(agent.pass_hat(k))} for k in ks],
+        "duration": agent.mean_duration,
+        "tokens": agent.tokens,
+        "tokensUnknown": agent.tokens_unknown,
+        "groups": dataclasses.asdict(agent.groups),
+        "missing": {tasks[task.task]: task.planned - task.rows for task in agent.tasks if task.planned > task.rows},
+    }
+
+
+def figure(estimate: Estimate) -> dict[str, Any]:
+    """An estimate as numbers to draw and as the text that every report prints for it."""
+    return {
+        "value": None if estimate.value is None else float(estimate.value),
+        "text": "n/a" if estimate.value is None else decimal(estimate.value),
+        "interval": estimate.interval,
+        "range": between(estimate.interval),
+        "bounds": between((estimate.low, estimate.high)) if estimate.low != estimate.high else None,
+        "tasks": estimate.tasks,
+        "leftOut": estimate.tasks_left_out,
+    }
+
+
+def _points(most: int) -> list[int]:
+    """The ks of a curve: all of them, or, of many, ever sparser ones."""
+    if most <= CURVE_POINTS:
+        return list(range(1, most + 1))
+    steps = {max(1, round(most ** (step / (CURVE_POINTS - 1)))) for step in range(CURVE_POINTS)}
+    return sorted(steps)
+
+
+def _run(run_id: str, rows: Iterable[RolloutRecord]) -> dict[str, Any]:
+    own = [row for row in rows if row.run_id == run_id]
+    starts = sorted(row.started_at for row in own if row.started_at)
+    return {
+        "id": run_id,
+        "rows": len(own),
+        "planned": max(row.planned.get("run", 0) for row in own),
+        "first": starts[0] if starts else None,
+        "last": starts[-1] if starts else None,
+        "labels": {key: text for row in own for key, text in row.labels.items()},
+    }
+
+
+def _settings(rows: Iterable[RolloutRecord]) -> list[dict[str, Any]]:
+    """The different settings rollouts ran with, and how many ran with each."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        text = json.dumps(jsonable(row.settings), sort_keys=True)
+        counts[text] = counts.get(text, 0) + 1
+    return [{"rows": count, "settings": json.loads(text)} for text, count in sorted(counts.items())]
+
+
+# The details
+
+
+def details(
+    paths: Iterable[Path], found: Scan, *, items_limit: int | None = None, hide_expected: bool = False
+) -> Iterator[str]:
+    """For each row that counts, in order, everything the index does not hold, as JSON text in ASCII."""
+    for position, record in enumerate(_rows(paths)):
+        if position in found.positions:
+            yield _detail(record, items_limit, hide_expected)
+
+
+def _detail(record: RolloutRecord, items_limit: int | None, hide_expected: bool) -> str:
+    items, gap = _items(record.items or (), items_limit)
+    head = {
+        "session": record.session_id,
+        "status": record.status,
+        "error": record.error,
+        "usage": record.usage,
+        "timings": record.timings,
+        "settings": record.settings,
+        "labels": record.labels,
+        "attempt": record.attempt,
+        "started": record.started_at,
+        "digests": {"input": record.input_digest, "grading": record.grading_digest},
+        "requests": record.request_ids,
+        "notes": record.notes,
+        "outputs": record.outputs,
+        "reasons": [_reason(reason, hide_expected) for reason in record.reasons],
+        "answer": None if record.answer is None else _text(record.answer, limit=None),
+        "answerText": record.answer_text,
+        "kept": record.items is not None,
+        "gap": gap,
+    }
+    return f'{_dump(head)[:-1]},"items":[{",".join(items)}]}}'
+
+
+def _reason(reason: Any, hide_expected: bool) -> dict[str, Any]:
+    """`expected` is left out where it is hidden, here or by the run that wrote the row."""
+    known = reason if isinstance(reason, dict) else {"path": str(reason)}
+    shown = {key: _text(known[key]) for key in ("answered", "expected") if key in known}
+    if hide_expected:
+        shown.pop("expected", None)
+    return {"path": str(known.get("path", "")), **shown}
+
+
+def _text(value: Any, limit: int | None = VALUE_LIMIT) -> str:
+    """A value as JSON text, over several lines where it is a list or an object."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return text if limit is None or len(text) <= limit else f"{text[:limit]} [{len(text) - limit:,} characters more]"
+
+
+def _items(items: Sequence[Any], limit: int | None) -> tuple[list[str], dict[str, int] | None]:
+    """The Items as JSON text; of too many the middle is left out, and `gap` says after which Item and how many."""
+    keep = len(items) if limit is None else min(limit, len(items))
+    head = [_item(item) for item in items[: (keep + 1) // 2]]
+    tail = [_item(item) for item in items[len(items) - keep // 2 :]]
+    excess = sum(map(len, head)) + sum(map(len, tail)) - ROLLOUT_LIMIT
+    while excess > 0:
+        excess -= len(tail.pop(0) if len(tail) >= len(head) else head.pop())
+    left_out = len(items) - len(head) - len(tail)
+    return head + tail, {"after": len(head), "count": left_out} if left_out else None
+
+
+def _item(item: Any) -> str:
+    text = _dump(item)
+    return text if len(text) <= ITEM_LIMIT else _dump(_cut(item))
+
+
+def _cut(value: Any) -> Any:
+    """`value` with its longest strings cut short, so that it is within ITEM_LIMIT unless it has very many parts."""
+    if isinstance(value, str) and len(value) > ITEM_LIMIT // 8:
+        half = ITEM_LIMIT // 16
+        return f"{value[:half]}\n[{len(value) - 2 * half:,} characters left out of the report]\n{value[-half:]}"
+    if isinstance(value, dict):
+        return {key: _cut(part) for key, part in value.items()}
+    return [_cut(part) for part in value] if isinstance(value, list) else value
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
