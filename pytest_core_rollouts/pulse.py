@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from contextlib import aclosing, suppress
+from itertools import chain, repeat
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -15,9 +17,11 @@ if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Client, Event
 
 PAUSE_FIRST, PAUSE_MOST = 0.2, 22.5
-"""Seconds between two looks where the stream says nothing: the first, and the most after backing off."""
+"""Seconds between two looks without a stream: the first, and the most after backing off."""
+PAUSE_SILENT = 20.0
+"""Seconds between two looks beside a stream that has told of nothing: it may have opened too late."""
 PAUSE_TRUSTED = 300.0
-"""Seconds between two looks while the stream is alive: it alone could be wrong for ever."""
+"""Seconds between two looks beside a stream that has told of something, in case it ever is wrong."""
 
 ENDS = frozenset(
     {
@@ -34,20 +38,24 @@ ENDS = frozenset(
 
 
 class Pulse:
-    """`async with Pulse(client, session_id) as pulse: await pulse.wait(seconds)` between two looks at a Session.
+    """`async with Pulse(client, session_id, first=0.5) as pulse: await pulse.wait(seconds)` before a look at a Session.
+
+    The first look, `first` seconds from now, finds what happened before the stream was open.
 
     The stream is no source of truth: nothing is replayed, events come twice or out of order, a proxy may hold them
-    back. It is trusted only from its first event on, when it is certain to be open, and no longer than it lives.
+    back. It only says when to look, and where it says nothing, or what it said turned out to be no end, the clock does.
     """
 
-    def __init__(self, client: Client, session_id: str) -> None:
+    def __init__(self, client: Client, session_id: str, *, first: float) -> None:
         self.turn_seen: float | None = None
         """When (monotonic) the stream first told of a Turn."""
         self._client = client
         self._session_id = session_id
-        self._trusted = False
         self._told = False
-        self._pause = PAUSE_FIRST
+        """Whether something called for a look since the last one."""
+        self._trusted = False
+        """Whether the stream has told of something, and of no end that could not be seen."""
+        self._pauses: Iterator[float] = chain([first], repeat(PAUSE_SILENT))
         self._alarm: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Pulse:
@@ -64,14 +72,18 @@ class Pulse:
 
         Says whether an event called for it.
         """
+        until = time.monotonic() + most
+        while not self._told:
+            trusted = self._trusted
+            pause = PAUSE_TRUSTED if trusted else next(self._pauses)
+            await self._sleep(min(until - time.monotonic(), pause))
+            if self._trusted == trusted or time.monotonic() >= until:
+                break  # else it just became trusted, so there is nothing to look for
         if not self._told:
-            await self._sleep(min(most, PAUSE_TRUSTED if self._trusted else self._pause))
-        if self._told:
-            # what the event told of may not be visible yet, so the next look comes soon
-            self._told, self._trusted, self._pause = False, False, PAUSE_FIRST
-            return True
-        self._pause = min(self._pause * 2, PAUSE_MOST)
-        return False
+            return False
+        # what the event told of may not be visible yet, so the next look comes soon
+        self._told, self._trusted, self._pauses = False, False, _backing_off()
+        return True
 
     async def _sleep(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
@@ -96,8 +108,7 @@ class Pulse:
             async with aclosing(self._client.events(self._session_id)) as events:
                 async for event in events:
                     self._heed(event)
-        if self._trusted:
-            self._tell()  # what it would have said next may be missing
+        self._tell()  # what it would have said may be missing
 
     def _heed(self, event: Event) -> None:
         self._trusted = True
@@ -108,3 +119,10 @@ class Pulse:
             self.turn_seen = time.monotonic()
         if event["type"] in ENDS:
             self._tell()
+
+
+def _backing_off() -> Iterator[float]:
+    pause = PAUSE_FIRST
+    while True:
+        yield pause
+        pause = min(pause * 2, PAUSE_MOST)

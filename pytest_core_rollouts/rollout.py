@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError
 from pytest_core_rollouts.deletion import delete_session
-from pytest_core_rollouts.fetching import fetch_answer, fetch_items
+from pytest_core_rollouts.fetching import fetch_answer, fetch_items, fetch_outputs
 from pytest_core_rollouts.graders import GraderFailed, Graders
 from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.matrix import MatrixError, Rollout
@@ -34,12 +34,16 @@ if TYPE_CHECKING:
 __all__ = ["Grader", "Limits", "Outcome", "RolloutRunner", "lost_record"]
 
 Grader = Callable[[Task, Answer, Rollout], Grade]
+KeepFiles = Callable[[Rollout, int, Mapping[str, bytes]], Sequence[Mapping[str, Any]]]
+"""Takes a rollout, its attempt and the files its agent made; gives the row's `outputs`. What it raises ends the run."""
 
 
 @dataclass(frozen=True)
 class Limits:
     """Seconds that each stage beside the agent's own may take."""
 
+    first_look: float = 0.5
+    """From a Session's creation to the first look at its Turn, by when the event stream should be open."""
     cancel: float = 15.0
     """For a Turn to end after it was cancelled."""
     fetch: float = 600.0
@@ -70,6 +74,7 @@ class RolloutRunner:
     graders: Graders = field(default_factory=Graders)
     model_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     keep_items: bool = True
+    keep_files: KeepFiles | None = None
     limits: Limits = Limits()
 
     async def run(self, client: Client, rollout: Rollout, stop: Stop | None = None) -> Outcome:
@@ -148,7 +153,11 @@ class _Attempt:
         return self.outcome
 
     def _keep(self, ending: _End) -> None:
-        record = self.progress.record(ending.status, ending.reward, ending.error, self.client.request_ids)
+        progress, keep_files = self.progress, self.runner.keep_files
+        outputs: Sequence[Mapping[str, Any]] = ()
+        if keep_files is not None and progress.answer.artifacts:
+            outputs = keep_files(progress.rollout, progress.attempt, progress.answer.artifacts)
+        record = progress.record(ending.status, ending.reward, ending.error, self.client.request_ids, outputs)
         self.runner.save(record)
         self.outcome = Outcome(replace(record, items=None), fatal=ending.fatal)
 
@@ -180,7 +189,7 @@ class _Attempt:
         if how == "timeout":
             await self._read_items()
             return _End("timeout", 0.0)
-        self.progress.answer = await fetch_answer(self.client, self.progress.session_id, self.progress.turn_id)
+        await self._fetch(self.progress.session_id)
         await self._read_items()
         self.progress.fetched = time.monotonic()
         grade = await self._grade()
@@ -204,7 +213,12 @@ class _Attempt:
         assert progress.session_id is not None
         limit = progress.rollout.timeout
         watch = TurnWatch(
-            self.client, progress.session_id, start=progress.start, limit=limit, cancel_grace=limits.cancel
+            self.client,
+            progress.session_id,
+            start=progress.start,
+            limit=limit,
+            first_look=limits.first_look,
+            cancel_grace=limits.cancel,
         )
         usual = self.client.retry
         self.client.retry = replace(usual, patience=max(usual.patience, 2 * limit))  # the deadline ends an outage
@@ -216,6 +230,14 @@ class _Attempt:
             self.client.retry = usual
             progress.turn, progress.began, progress.ended = watch.turn, watch.began, time.monotonic()
             progress.notes += watch.notes
+
+    async def _fetch(self, session_id: str) -> None:
+        progress = self.progress
+        progress.answer = await fetch_answer(self.client, session_id, progress.turn_id)
+        if (outputs := progress.rollout.task.outputs) is not None:
+            artifacts, notes = await fetch_outputs(self.client, session_id, progress.turn_id, outputs)
+            progress.answer = replace(progress.answer, artifacts=artifacts)
+            progress.notes += notes
 
     async def _read_items(self) -> None:
         """The trajectory. Where it can't be read, that is noted: it takes nothing from the result."""

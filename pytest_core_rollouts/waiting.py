@@ -55,7 +55,9 @@ class TurnWatch:
     first seen; `notes` are for the record.
     """
 
-    def __init__(self, client: Client, session_id: str, *, start: float, limit: float, cancel_grace: float) -> None:
+    def __init__(
+        self, client: Client, session_id: str, *, start: float, limit: float, first_look: float, cancel_grace: float
+    ) -> None:
         self.client = client
         self.session_id = session_id
         self.turn: Turn | None = None
@@ -63,6 +65,7 @@ class TurnWatch:
         self.notes: list[str] = []
         self._start = start
         self._limit = limit
+        self._first_look = first_look
         self._cancel_grace = cancel_grace
         self._session_status = "idle"
 
@@ -81,7 +84,7 @@ class TurnWatch:
 
         Raises AgentFailure, Fault, and AgentsAPIError where Core can't be asked.
         """
-        async with Pulse(self.client, self.session_id) as pulse:
+        async with Pulse(self.client, self.session_id, first=self._first_look) as pulse:
             looks = 0
             while True:
                 told = await pulse.wait(max(0.0, self.left))
@@ -110,12 +113,12 @@ class TurnWatch:
     async def _look(self, *, whole: bool) -> bool:
         """Whether the Turn completed; False while it goes on. Raises for every other end.
 
-        A `whole` look, and one at a Turn that waits, takes in the Session too.
+        The Session is looked at too in a `whole` look, where the Turn waits, and where there is none yet.
         """
         await self._read_turn()
         if self._completed():
             return True
-        if not whole and self.turn_status != "waiting":
+        if not whole and self.turn_status not in (None, "waiting"):
             return False
         session = await self.client.get_session(self.session_id)
         self._session_status = str(session.get("status"))

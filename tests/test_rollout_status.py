@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from pytest_core_rollouts import pulse
 from tests.fake_core import FakeCore, Fault, Script
 from tests.rollout_support import (
     RIGHT,
@@ -20,6 +21,12 @@ from tests.rollout_support import (
 )
 
 USAGE = {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18}
+
+
+@pytest.fixture(autouse=True)
+def silence_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that tells of nothing is believed for a moment only."""
+    monkeypatch.setattr(pulse, "PAUSE_SILENT", 0.3)
 
 
 def test_a_right_answer_is_rewarded_and_its_session_deleted() -> None:

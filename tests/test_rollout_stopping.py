@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from pytest_core_rollouts import pulse
 from pytest_core_rollouts.agents_api import Client
 from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.matrix import Rollout
@@ -21,6 +22,12 @@ from tests.rollout_support import LIMITS, RIGHT, Keeper, Ran, grade, on, only_se
 
 SECONDS = 1.5
 INTERRUPTED = ("cancelled", None)
+
+
+@pytest.fixture(autouse=True)
+def silence_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that tells of nothing is believed for a moment only."""
+    monkeypatch.setattr(pulse, "PAUSE_SILENT", 0.3)
 
 
 async def asked_for(core: FakeCore, route: str, *, answered: bool) -> None:

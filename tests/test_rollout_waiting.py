@@ -14,6 +14,12 @@ from tests.fake_core import FakeCore, Fault, Request, Script
 from tests.rollout_support import LIMITS, RIGHT, on, only_session, plan, refused, run, said
 
 
+@pytest.fixture(autouse=True)
+def silence_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that tells of nothing is believed for a moment only."""
+    monkeypatch.setattr(pulse, "PAUSE_SILENT", 0.3)
+
+
 def test_time_that_core_asks_to_wait_is_given_back() -> None:
     with FakeCore(script=lambda body: Script(turn_seconds=1.2, stream="silent", answer=RIGHT)) as core:
         core.fault = on("turns", Fault(status=429, headers={"Retry-After": "0.7"}), last=1)
@@ -62,11 +68,16 @@ def test_the_turn_list_is_asked_again_after_faults() -> None:
 # The stream
 
 
-def test_a_rollout_costs_eight_requests_while_its_stream_lives() -> None:
-    with FakeCore(script=lambda body: Script(prepare_seconds=0.1, turn_seconds=1.5, answer=RIGHT)) as core:
-        assert run(core).verdict == ("completed", 1.0)
+@pytest.mark.parametrize("prepare_seconds", [0.0, 0.1, 0.8])
+def test_a_rollout_costs_seven_to_nine_requests_while_its_stream_lives(
+    prepare_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulse, "PAUSE_SILENT", 20.0)
+    with FakeCore(script=lambda body: Script(prepare_seconds=prepare_seconds, turn_seconds=2, answer=RIGHT)) as core:
+        assert run(core, limits=Limits(first_look=0.4)).verdict == ("completed", 1.0)
+        first_look = {0.0: ["turns"], 0.1: [], 0.8: ["turns", "session"]}  # none: the stream had told of the Turn
         assert [request.route for request in core.requests] == [
-            *("create", "events", "turns", "turns", "artifacts", "content", "items", "delete"),
+            *("create", "events", *first_look[prepare_seconds], "turns", "artifacts", "content", "items", "delete"),
         ]
 
 
@@ -118,7 +129,16 @@ def test_without_a_stream_looks_grow_rare(monkeypatch: pytest.MonkeyPatch) -> No
         counts = Counter(request.route for request in core.requests)
         # five looks while the pause doubles, then one each 0.3 s, half of them with the Session
         assert counts["turns"] <= 5 + 2.0 / 0.3 + 2
-        assert counts["session"] <= counts["turns"] / waiting.SESSION_EVERY
+        assert counts["session"] <= counts["turns"] / waiting.SESSION_EVERY + 1
+
+
+def test_a_stream_that_falls_silent_hands_over_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "PAUSE_SILENT", 20.0)
+    with FakeCore(script=lambda body: Script(turn_seconds=1.0, stream="silent", answer=RIGHT)) as core:
+        ran = run(core, plan(timeout=60), retry=quick(stream_silence=0.8))
+        assert ran.verdict == ("completed", 1.0)
+        assert ran.record.duration_s is not None
+        assert ran.record.duration_s < 3
 
 
 def test_looks_without_a_stream_are_one_request_each_15_seconds() -> None:
