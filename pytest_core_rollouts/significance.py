@@ -256,7 +256,8 @@ def _is_noticed(pairs: Sequence[Pair]) -> bool:
     if len(pairs) < _MANY_TASKS:
         return permutation(pairs, drop=True).significant
     fall = sum((_mean(before) - _mean(after) for before, after in pairs), Fraction(0))
-    return fall > 0 and float(fall) >= _QUANTILE * math.sqrt(sum(map(_variance, pairs), Fraction(0)))
+    step = min(Fraction(1, len(before)) + Fraction(1, len(after)) for before, after in pairs)
+    return float(fall - step / 2) >= _QUANTILE * math.sqrt(sum(map(_variance, pairs), Fraction(1, 10**6)))
 
 
 def _variance(pair: Pair) -> Fraction:
