@@ -1,0 +1,73 @@
+"""A real browser for the tests of the HTML report: headless Chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+INSTALL = "needs Chromium and Playwright: apt-get install chromium; pip install 'pytest-core-rollouts[dev]'"
+# Without a sandbox: tests may run as root. The rest keeps Chromium from calling anybody.
+FLAGS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync"),
+)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None or importlib.util.find_spec("playwright") is None:
+        pytest.skip(INSTALL)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=list(FLAGS))
+        yield chromium
+        chromium.close()
+
+
+class Viewer:
+    """Opens reports, and keeps what the browser complained of and everything it asked the network for."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._pages: list[Page] = []
+        self.complaints: list[str] = []
+
+    def open(self, report: Path, address: str = "", *, ready: bool = True, **options: Any) -> Page:
+        """A page of its own that shows the report at `address` (`#/...`)."""
+        page = self._browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **options})
+        self._pages.append(page)
+        page.set_default_timeout(15_000)
+        page.on("console", lambda message: self.complaints.append(f"console {message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        page.on("request", lambda request: self._requested(request.url, report))
+        page.goto(report.as_uri() + address)
+        if ready:
+            page.wait_for_selector("html[data-ready]")
+        return page
+
+    def _requested(self, url: str, report: Path) -> None:
+        if url.split("#")[0] != report.as_uri():
+            self.complaints.append(f"requested {url[:200]}")
+
+    def close(self) -> None:
+        for page in self._pages:
+            page.close()
+
+
+@pytest.fixture
+def viewer(browser: Browser) -> Iterator[Viewer]:
+    """The browser must have nothing to complain of, and ask for nothing but the file."""
+    one = Viewer(browser)
+    yield one
+    one.close()
+    assert one.complaints == []
