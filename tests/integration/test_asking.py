@@ -22,6 +22,9 @@ A = "tasks/a/instruction.md::default-default-0"
 JOINS = "tasks/sql/joins/instruction.md::default-default-0"
 
 
+MERGES = pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 8 loses all but the innermost argument")
+
+
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
@@ -31,7 +34,7 @@ JOINS = "tasks/sql/joins/instruction.md::default-default-0"
         (("tasks/sql",), [JOINS]),
         (("tasks/sql/joins/instruction.md",), [JOINS]),
         ((A,), [A]),
-        (("tasks", "tasks/a", A), [A, JOINS]),
+        pytest.param(("tasks", "tasks/a", A), [A, JOINS], marks=MERGES),
         (("--rollout-samples", "1"), [A, JOINS]),
         (("--samples=1", "."), [A, JOINS, "tests/test_unit.py::test_one", "tests/test_unit.py::test_two"]),
         (("tests", "tasks/a"), ["tests/test_unit.py::test_one", "tests/test_unit.py::test_two", A]),
@@ -90,9 +93,9 @@ def test_several_roots(project: Project) -> None:
 def test_two_tasks_of_one_folder_name_in_different_places(project: Project) -> None:
     project.ini("rollout_tasks = suite")
     for name in ("a/sum", "b/sum"):
-        project.task(name, root="suite")
+        project.task(name, root="suite", expected={"x": 7})  # the table names tasks that are not solved
     result = project.run("suite")
-    assert outcomes(result) == {"passed": 2}
+    assert outcomes(result) == {"failed": 2}
     assert sorted(record["task"] for record in project.records) == ["a/sum", "b/sum"]
     assert len({record["rollout_id"] for record in project.records}) == 2
     assert {"a/sum", "b/sum"} <= {cell.strip() for line in result.outlines for cell in line.split("|")}

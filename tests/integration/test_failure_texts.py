@@ -33,7 +33,7 @@ def test_each_key_that_differs(project: Project, core: FakeCore) -> None:
         assert lines in text
     assert "canary" not in text
     assert "Session sess_00000001, last request req_" in text
-    assert "FAILED tasks/sum/instruction.md::default-default-0 - reward 0 (completed)" in text
+    assert "FAILED tasks/sum/instruction.md::default-default-0" in text
     assert "Traceback" not in text
 
 

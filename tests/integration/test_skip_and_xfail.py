@@ -99,7 +99,13 @@ def test_an_xfail_added_while_running_hides_no_fault(project: Project, core: Fak
     project.task("a", yaml="samples: 2")
     project.write(
         "conftest.py",
-        "import pytest\n@pytest.hookimpl(tryfirst=True)\ndef pytest_runtest_setup(item):\n    item.add_marker(pytest.mark.xfail)\n",
+        """
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    item.add_marker(pytest.mark.xfail)
+""",
     )
     no = Fault(status=400, body=b'{"error": {"message": "no"}}')
     core.fault = lambda request: no if request.route == "create" and request.nth == 1 else None

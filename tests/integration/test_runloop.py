@@ -1,0 +1,273 @@
+"""Rollouts are reported as they finish; everything else about a run is as pytest's users know it."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from tests.fake_core import FakeCore, Script
+from tests.integration.conftest import RIGHT, WRONG, Project, node_ids, outcomes, text_of, usage_error
+
+TURNS = {"a": 1.5, "b": 0.1, "c": 0.8}
+
+
+@pytest.fixture
+def paced(project: Project, core: FakeCore) -> Project:
+    """Tasks a, b and c; b is done first, then c, then a."""
+    for name in TURNS:
+        project.task(name)
+    core.script = lambda body: Script(turn_seconds=TURNS[body["metadata"]["task"]], answer=RIGHT)
+    return project
+
+
+def reported(result: pytest.RunResult) -> list[str]:
+    """What -v lists, in its order: the last folder of each file and the test."""
+    lines = [line for line in result.outlines if re.search(r"::\S+ (PASSED|FAILED|ERROR|SKIPPED)", line)]
+    return [line.split()[0].replace("/instruction.md::default-default", "").rpartition("/")[2] for line in lines]
+
+
+def wrong_for(core: FakeCore, *tasks: str, seconds: float = 0.0) -> None:
+    """The agent errs at these; the others take so many seconds."""
+
+    def script(body: dict[str, object]) -> Script:
+        task = body["metadata"]["task"]  # type: ignore[index]
+        return Script(answer=WRONG) if task in tasks else Script(answer=RIGHT, turn_seconds=seconds)
+
+    core.script = script
+
+
+def test_reports_come_in_completion_order(paced: Project) -> None:
+    result = paced.run("tasks", "-v")
+    assert reported(result) == ["b-0", "c-0", "a-0"]
+    assert [row["task"] for row in paced.records] == ["b", "c", "a"]
+
+
+def test_so_many_are_in_flight_and_no_more(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.3)
+    project.run("tasks", "--samples", "9", "--rollout-concurrency", "3")
+    spans = []
+    for session in core.sessions.values():
+        times = {what: at for at, what in session.history}
+        spans.append((times["created"], times["completed"]))
+    most = max(sum(begin <= at < end for begin, end in spans) for at, _ in spans)
+    assert most == 3
+
+
+UNIT = """
+import pytest
+
+log = []
+
+@pytest.fixture(scope="session")
+def per_session():
+    log.append("session up")
+    yield
+    log.append("session down")
+    print("LOG " + ", ".join(log))
+
+@pytest.fixture(scope="package", autouse=True)
+def per_package(per_session):
+    log.append("package up")
+    yield
+    log.append("package down")
+
+@pytest.fixture(scope="module", autouse=True)
+def per_module(request):
+    name = request.module.__name__.rpartition(".")[2]
+    log.append(name + " up")
+    yield
+    log.append(name + " down")
+
+def pytest_runtest_logreport(report):
+    if "instruction.md" in report.nodeid and report.when == "call":
+        log.append("rollout")
+"""
+
+
+def test_other_tests_keep_their_order_and_each_fixture_its_time(paced: Project, core: FakeCore) -> None:
+    paced.write("tests/unit/__init__.py")
+    paced.write("tests/unit/conftest.py", UNIT)
+    module = "from .conftest import log\n" + "".join(f"def test_{n}(): log.append('test {n}')\n" for n in (1, 2))
+    paced.write("tests/unit/test_m.py", module)
+    paced.write("tests/unit/test_n.py", module)
+    result = paced.run("tasks", "tests", "-s", "--rollout-concurrency", "1")
+    assert outcomes(result) == {"passed": 7}, text_of(result)
+    [line] = [line for line in result.outlines if "LOG " in line]
+    assert line.rpartition("LOG ")[2].split(", ") == [
+        "session up",
+        "package up",
+        *("test_m up", "test 1", "test 2", "test_m down"),
+        *("test_n up", "test 1", "test 2", "test_n down"),
+        "package down",
+        *("rollout", "rollout", "rollout"),
+        "session down",
+    ]
+
+
+@pytest.mark.parametrize(("limit", "failed"), [("-x", 1), ("--maxfail=1", 1), ("--maxfail=2", 2)])
+@pytest.mark.parametrize("workers", [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "3")], ids=len)
+def test_a_limit_of_failures_ends_what_is_in_flight(
+    project: Project, core: FakeCore, limit: str, failed: int, workers: tuple[str, ...]
+) -> None:
+    for name in "abcdef":
+        project.task(name)
+    wrong_for(core, "a", "b", seconds=30)
+    result = project.run_apart("tasks", limit, "--rollout-concurrency", "3", *workers)
+    assert outcomes(result)["failed"] == failed, text_of(result)
+    assert not outcomes(result).keys() & {"errors", "passed"}, text_of(result)
+    assert result.ret == (2 if workers else 1)
+    assert result.duration < 25
+    finished = {row["task"] for row in project.records if row["status"] == "completed"}
+    assert finished <= {"a", "b"}
+    assert len(finished) >= failed
+    named = {name for name in "abcdef" for line in result.outlines if line.startswith(f"not run: {name} ")}
+    assert named | {row["task"] for row in project.records} == set("abcdef"), text_of(result)
+    assert all(session.deleted for session in core.sessions.values())
+
+
+def test_lf_ff_and_nf(project: Project, core: FakeCore) -> None:
+    for name in "abc":
+        project.task(name)
+    wrong_for(core, "c")
+    project.run("tasks")
+    project.task("new")
+    order = ("--rollout-concurrency", "1", "-v")
+    assert reported(project.run("tasks", "--lf", *order)) == ["c-0"]
+    assert reported(project.run("tasks", "--ff", *order)) == ["c-0", "a-0", "b-0", "new-0"]
+    project.task("newest")
+    assert reported(project.run("tasks", "--nf", *order))[0] == "newest-0"
+
+
+def test_a_fault_is_among_the_last_failures(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    project.task("b")
+    core.script = lambda body: Script(
+        answer=RIGHT, turn_status="failed" if body["metadata"]["task"] == "b" else "completed"
+    )
+    project.run("tasks", "--rollout-retries", "0")
+    assert reported(project.run("tasks", "--lf", "-v", "--rollout-retries", "0")) == ["b-0"]
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_its_duration_is_the_rollouts_own(paced: Project, workers: tuple[str, ...]) -> None:
+    result = paced.run("tasks", "--durations=0", "-vv", "--junitxml=j.xml", *workers)
+    rows = {row["task"]: row["duration_s"] for row in paced.records}
+    shown = {}
+    for line in result.outlines:
+        if match := re.match(r"(\d+\.\d\d)s (call|setup|teardown) +tasks/(\w)/", line):
+            assert match[2] == "call" or match[1] == "0.00"
+            if match[2] == "call":
+                shown[match[3]] = float(match[1])
+    assert shown == {task: pytest.approx(seconds, abs=0.006) for task, seconds in rows.items()}
+    cases = ElementTree.parse(paced.path / "j.xml").findall(".//testcase")
+    told = {str(case.get("classname")).split(".")[1]: float(case.get("time") or -1) for case in cases}
+    assert told == {task: pytest.approx(seconds, abs=0.002) for task, seconds in rows.items()}
+
+
+@pytest.mark.parametrize("how", ["fd", "sys", "no", "tee-sys"])
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "worker"])
+def test_every_way_of_capturing(project: Project, core: FakeCore, how: str, workers: tuple[str, ...]) -> None:
+    project.task("a")
+    project.task("b")
+    project.unit_tests()
+    wrong_for(core, "b")
+    result = project.run_apart("tasks", "tests", f"--capture={how}", *workers)
+    assert outcomes(result) == {"passed": 3, "failed": 1}, text_of(result)
+    assert result.ret == 1
+
+
+@pytest.mark.parametrize(
+    "without", ["xdist", "terminal", "junitxml", "cacheprovider", "setuponly", "stepwise", "logging", "capture"]
+)
+def test_without_a_plugin_of_pytests(project: Project, core: FakeCore, without: str) -> None:
+    project.task("a")
+    project.task("b")
+    wrong_for(core, "b")
+    result = project.run_apart("tasks", "-p", f"no:{without}")
+    assert result.ret == 1, text_of(result)
+    assert "INTERNALERROR" not in text_of(result)
+    assert {row["task"]: row["reward"] for row in project.records} == {"a": 1.0, "b": 0.0}
+
+
+def test_setup_show(project: Project) -> None:
+    project.task("a")
+    project.unit_tests()
+    result = project.run("tasks", "tests", "--setup-show")
+    assert outcomes(result) == {"passed": 3}
+
+
+@pytest.mark.parametrize("how", ["--sw", "--stepwise", "--sw-skip"])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_stepwise_is_refused_with_the_reason(
+    project: Project, core: FakeCore, how: str, workers: tuple[str, ...]
+) -> None:
+    project.task("a")
+    project.unit_tests()
+    said = usage_error(project.run_apart("tasks", "tests", how, *workers))
+    assert "--stepwise" in said
+    assert "-x" in said
+    assert not core.sessions
+
+
+def test_stepwise_is_nobodys_concern_without_rollouts(project: Project) -> None:
+    project.task("a")
+    project.unit_tests()
+    assert outcomes(project.run("tests", "--sw")) == {"passed": 2}
+    result = project.run("tasks", "tests", "--sw", "-k", "test_one")
+    assert outcomes(result) == {"passed": 1, "deselected": 2}
+
+
+SKIPS = {
+    "skip": "item.add_marker(pytest.mark.skip(reason='no'))",
+    "skipif": "item.add_marker(pytest.mark.skipif(True, reason='no'))",
+    "a text": "item.add_marker(pytest.mark.skipif('1 > 0', reason='no'))",
+}
+HOOK = """
+import pytest
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "tasks/a/" in item.nodeid:
+            {}
+"""
+
+
+@pytest.mark.parametrize("how", SKIPS)
+@pytest.mark.parametrize("workers", [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "2")], ids=len)
+def test_what_is_skipped_is_never_started(project: Project, core: FakeCore, how: str, workers: tuple[str, ...]) -> None:
+    project.task("a")
+    project.task("b")
+    project.write("conftest.py", HOOK.format(SKIPS[how]))
+    result = project.run("tasks", *workers)
+    assert outcomes(result) == {"passed": 1, "skipped": 1}, text_of(result)
+    assert result.ret == 0
+    assert [session.metadata["task"] for session in core.sessions.values()] == ["b"]
+
+
+def test_a_skip_by_a_setup_hook_is_reported_and_counts_as_not_run(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    hook = "import pytest\n\n@pytest.hookimpl(tryfirst=True)\ndef pytest_runtest_setup(item):\n    pytest.skip('not today')\n"
+    project.write("conftest.py", hook)
+    result = project.run("tasks")
+    assert outcomes(result) == {"skipped": 1}, text_of(result)
+    assert "INTERNALERROR" not in text_of(result)
+
+
+def test_deselected_rollouts_are_not_started(paced: Project, core: FakeCore) -> None:
+    result = paced.run("tasks", "-k", "b or c")
+    assert outcomes(result) == {"passed": 2, "deselected": 1}
+    assert {session.metadata["task"] for session in core.sessions.values()} == {"b", "c"}
+    assert len(node_ids(paced.run("tasks", "--collect-only", "-q"))) == 3
+
+
+def test_many(project: Project, core: FakeCore) -> None:
+    for name in "abcd":
+        project.task(name)
+    wrong_for(core, "d")
+    result = project.run("tasks", "--samples", "50", "--rollout-concurrency", "50")
+    assert outcomes(result) == {"passed": 150, "failed": 50}
+    assert len({row["rollout_id"] for row in project.records}) == 200
+    assert not core.problems
