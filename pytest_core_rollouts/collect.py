@@ -30,6 +30,10 @@ class ResultSource:
         """Wait for the item's rollout. EngineStopped: it will not run."""
         raise NotImplementedError
 
+    def masked(self, text: str) -> str:
+        """The text without any secret."""
+        raise NotImplementedError
+
 
 class WrongAnswer(AssertionError):
     """The rollout was graded and its reward is below 1."""
@@ -188,6 +192,12 @@ class RolloutItem(pytest.Item):
         return any(mark.name == "skip" for mark in self.iter_markers())
 
     @property
+    def expected_failure(self) -> str | None:
+        """Why the item is marked as expected to fail, without a condition; None where it is not."""
+        reasons = [str(mark.kwargs.get("reason", "")) for mark in self.iter_markers("xfail") if not mark.args]
+        return (reasons[0] or "xfail") if reasons else None
+
+    @property
     def next_attempt(self) -> int:
         """The attempt that running the item would be: a fault may be run again, a reward stands."""
         return 1 if self.outcome is None else self.outcome.record.attempt + 1
@@ -211,11 +221,12 @@ class RolloutItem(pytest.Item):
         self.user_properties += [("status", record.status), ("reward", record.reward)]
         if record.session_id is not None:
             self.user_properties.append(("session_id", printable(record.session_id, MESSAGE)))
-        self.user_properties += [("rollout_warning", printable(warning, MESSAGE)) for warning in outcome.warnings]
+        masked = self.config.stash[run_key].masked
+        self.user_properties += [("rollout_warning", printable(masked(text), MESSAGE)) for text in outcome.warnings]
         if outcome.fatal is not None:
-            self.session.shouldstop = printable(outcome.fatal, MESSAGE)
+            self.session.shouldstop = printable(masked(outcome.fatal), MESSAGE)
         if record.reward is None:
-            raise RolloutFault(explain_fault(record))
+            raise RolloutFault(masked(explain_fault(record)))
 
     def runtest(self) -> None:
         """Assert the reward, unless a gate decides about it."""
@@ -224,7 +235,8 @@ class RolloutItem(pytest.Item):
         asserts = not self.settings.soft or self.get_closest_marker("xfail") is not None
         if asserts and record.reward is not None and record.reward < self.task.pass_threshold:
             verbosity = self.config.get_verbosity()
-            raise WrongAnswer(explain_wrong(record, whole=verbosity > 1, hide_expected=self.settings.hide_expected))
+            text = explain_wrong(record, whole=verbosity > 1, hide_expected=self.settings.hide_expected)
+            raise WrongAnswer(self.config.stash[run_key].masked(text))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
         if isinstance(excinfo.value, WrongAnswer):

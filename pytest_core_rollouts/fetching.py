@@ -1,4 +1,4 @@
-"""What a finished Turn left: its answer, within a cap, and its trajectory."""
+"""What a finished Turn left: its answer and the other files that its task asks for, within caps, and its trajectory."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_core_rollouts.agents_api import TooLarge
 from pytest_core_rollouts.grading import ANSWER_LIMIT, Answer, read_answer
+from pytest_core_rollouts.task_files import path_problem
+from pytest_core_rollouts.task_settings import Outputs
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Artifact, Client
 
 ANSWER_PATH = "/workspace/outputs/answer.json"
+OUTPUTS = "/workspace/outputs/"
 PATHS_SHOWN = 20
+OUTPUTS_MOST = 500
+"""Files of one rollout that are fetched beside the answer; each is a request."""
 
 
 async def fetch_answer(client: Client, session_id: str, turn_id: str | None) -> Answer:
@@ -25,8 +30,7 @@ async def fetch_answer(client: Client, session_id: str, turn_id: str | None) -> 
     answers = [artifact for artifact in seen if artifact.get("path") == ANSWER_PATH]
     if not answers:
         return Answer(problem=f"{ANSWER_PATH} not found; Artifacts seen: {_paths(seen)}")
-    # the list begins with the newest, and `max` keeps the first of equals
-    newest = max(answers, key=lambda artifact: (artifact.get("turn_id") == turn_id, artifact.get("created_at") or 0))
+    newest = _newest(answers, turn_id)
     size = newest.get("size_bytes")
     if isinstance(size, int) and size > ANSWER_LIMIT:
         return Answer(problem=f"{ANSWER_PATH} has {size:,} bytes; at most {ANSWER_LIMIT:,} are read")
@@ -37,9 +41,57 @@ async def fetch_answer(client: Client, session_id: str, turn_id: str | None) -> 
     return read_answer(data)
 
 
+async def fetch_outputs(
+    client: Client, session_id: str, turn_id: str | None, outputs: Outputs
+) -> tuple[dict[str, bytes], list[str]]:
+    """The files that `outputs` names, by their paths below /workspace/outputs, and notes on what is not among them.
+
+    Of each path the newest. What is over a cap is left out, and noted. Raises AgentsAPIError, as for the answer.
+    """
+    versions: dict[str, list[Artifact]] = {}
+    async for artifact in client.list_artifacts(session_id):
+        path = str(artifact.get("path"))
+        if path != ANSWER_PATH and path.startswith(OUTPUTS):
+            versions.setdefault(path.removeprefix(OUTPUTS), []).append(artifact)
+    wanted = {path: pattern for path in sorted(versions) if (pattern := outputs.pattern_of(path)) is not None}
+    notes = [f"outputs: no file is {pattern}" for pattern in outputs.files if pattern not in wanted.values()]
+    found: dict[str, bytes] = {}
+    left = outputs.max_total_bytes
+    for path in wanted:
+        if len(found) == OUTPUTS_MOST:
+            notes.append(f"outputs: {len(wanted):,} files; {OUTPUTS_MOST} are fetched at most")
+            break
+        problem = "its name can't be kept" if path_problem(path) else None
+        if problem is None:
+            cap = min(outputs.max_bytes, left)
+            content, problem = await _within(client, session_id, _newest(versions[path], turn_id), cap)
+        if problem is None:
+            found[path] = content
+            left -= len(content)
+        else:
+            notes.append(f"outputs: {path[:200]!r} is left out: {problem}")
+    return found, notes
+
+
+async def _within(client: Client, session_id: str, artifact: Artifact, cap: int) -> tuple[bytes, str | None]:
+    """The content of an Artifact of at most `cap` bytes, or what is wrong with it."""
+    size = artifact.get("size_bytes")
+    if isinstance(size, int) and size > cap:
+        return b"", f"it has {size:,} bytes; {cap:,} may still be fetched"
+    try:
+        return await client.artifact_content(session_id, artifact, max_bytes=cap), None
+    except TooLarge as error:  # the metadata lied, or did not say
+        return b"", error.problem
+
+
 async def fetch_items(client: Client, session_id: str) -> list[dict[str, Any]]:
     """Every Item, oldest first, as returned. Raises AgentsAPIError."""
     return [dict(item) async for item in client.list_items(session_id)]
+
+
+def _newest(versions: Sequence[Artifact], turn_id: str | None) -> Artifact:
+    """The Turn's own before any other, else the newest: lists begin with it, and `max` keeps the first of equals."""
+    return max(versions, key=lambda artifact: (artifact.get("turn_id") == turn_id, artifact.get("created_at") or 0))
 
 
 def _paths(artifacts: Sequence[Artifact]) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
 
 GRADE_SECONDS = 60.0
+_OURS = str(Path(__file__).parent)
 GRADERS = 4
 """Graders that run at the same time."""
 
@@ -49,11 +52,17 @@ def _run(grade: Callable[[], T], loop: asyncio.AbstractEventLoop, done: asyncio.
     try:
         value = grade()
     except BaseException as error:  # noqa: BLE001 - sys.exit() or pytest.fail() in a grader is its failure, like any other
-        failure = GraderFailed(f"the grader raised {type(error).__name__}: {error}")
+        failure = GraderFailed(f"the grader raised {type(error).__name__}: {error}{_place(error)}")
         failure.__cause__ = error
         _tell(loop, done, lambda: done.set_exception(failure))
     else:
         _tell(loop, done, lambda: done.set_result(value))
+
+
+def _place(error: BaseException) -> str:
+    """Where in somebody's own code it was raised."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if not frame.filename.startswith(_OURS)]
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 
 def _tell(loop: asyncio.AbstractEventLoop, done: asyncio.Future[T], settle: Callable[[], None]) -> None:

@@ -42,6 +42,12 @@ class Masker:
             text = text.replace(form, MASK)
         return text
 
+    def bytes(self, data: bytes) -> bytes:
+        """The same for a file's content, whatever it is."""
+        text = data.decode("utf-8", "surrogateescape")
+        masked = self.text(text)
+        return data if masked == text else masked.encode("utf-8", "surrogateescape")
+
     def data(self, value: Any) -> Any:
         """JSON data (dicts, lists, strings, numbers) with every secret replaced, in keys and in values."""
         if isinstance(value, str):

@@ -149,6 +149,8 @@ class Rollout:
     retries: int = 1
     """How many further attempts an infrastructure error may cost."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    xfail: str | None = None
+    """Why it is expected to fail; None where it is not."""
     attempt: int = 1
     """The attempt to begin with; more than 1 where earlier ones are spent."""
 

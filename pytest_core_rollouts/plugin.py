@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts import options
+from pytest_core_rollouts import hookspecs, options
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.add_hookspecs(hookspecs)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -62,7 +62,12 @@ class Progress:
         return round((self.ended or time.monotonic()) - self.start, 4)
 
     def record(
-        self, status: Status, reward: float | None, error: str | None, request_ids: Mapping[str, str]
+        self,
+        status: Status,
+        reward: float | None,
+        error: str | None,
+        request_ids: Mapping[str, str],
+        outputs: Sequence[Mapping[str, Any]] = (),
     ) -> RolloutRecord:
         grade = self.grade
         notes = [*self.notes, *((grade.note,) if grade is not None and grade.note else ())]
@@ -81,6 +86,7 @@ class Progress:
             settings=_settings(self.rollout),
             reasons=_reasons(grade),
             answer_text=self.answer.text,
+            outputs=outputs,
             notes=notes,
             request_ids=dict(request_ids),
         )
@@ -112,7 +118,10 @@ def _identity(rollout: Rollout, attempt: int) -> dict[str, Any]:
 def _settings(rollout: Rollout) -> dict[str, Any]:
     """What else decides the result; no key is among it."""
     tolerance = rollout.task.tolerance
+    threshold = rollout.task.pass_threshold
     return {
+        **({"pass_threshold": threshold} if threshold != 1 else {}),
+        **({"xfail": rollout.xfail} if rollout.xfail is not None else {}),
         "timeout": rollout.timeout,
         "network": rollout.network.wire(),
         "protocol": rollout.agent.effective_protocol,

@@ -85,6 +85,7 @@ class RolloutRecord:
     grading_digest: str = ""
     reasons: Sequence[Any] = ()  # [{path, expected, answered}]
     answer_text: str | None = None  # what the agent wrote, when it is no JSON
+    outputs: Sequence[Any] = ()  # files that the agent made and that were kept, see `kept_files`
     notes: Sequence[str] = ()
     planned: Mapping[str, int] = field(default_factory=dict)  # see `count_planned`
     request_ids: Mapping[str, str] = field(default_factory=dict)
@@ -107,8 +108,9 @@ class RolloutRecord:
 
     @property
     def solved(self) -> bool:
-        """Whether the reward is 1."""
-        return self.reward == 1
+        """Whether the reward is one that passes: 1, or the task's own `pass_threshold`."""
+        threshold = self.settings.get("pass_threshold", 1)
+        return self.reward is not None and self.reward >= (threshold if isinstance(threshold, (int, float)) else 1)
 
     @property
     def xfail(self) -> bool:
@@ -168,7 +170,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("sample", "attempt"), (int,)),
     **dict.fromkeys(("reward", "duration_s"), (*_NUMBER, type(None))),
     **dict.fromkeys(("agent", "labels", "timings", "settings", "planned", "request_ids"), (dict,)),
-    **dict.fromkeys(("reasons", "notes"), (list,)),
+    **dict.fromkeys(("reasons", "notes", "outputs"), (list,)),
     "usage": (dict, type(None)),
     "items": (list, type(None)),
 }

@@ -8,7 +8,7 @@ controller (or the plain run) starts and stops the embedded Core, sweeps leftove
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,9 +19,11 @@ import pytest
 from pytest_core_rollouts.collect import ResultSource, RolloutItem
 from pytest_core_rollouts.display import Display
 from pytest_core_rollouts.engine import Engine, EngineStopped
-from pytest_core_rollouts.grading import Answer, Grade, grade_answer
+from pytest_core_rollouts.grading import Answer, Grade
+from pytest_core_rollouts.kept_files import keep_files
 from pytest_core_rollouts.masking import Masker
 from pytest_core_rollouts.matrix import Agent, Rollout, make_id, new_run_id
+from pytest_core_rollouts.own_graders import as_grade
 from pytest_core_rollouts.records import (
     RecordsError,
     RolloutRecord,
@@ -62,7 +64,10 @@ class Run(ResultSource):
         self.api_key: str | None = given.get("api_key") or settings.core_key
         self.embedded: EmbeddedCore | None = None
         self.started_at = datetime.now(timezone.utc)
-        self.masks = Masker([*settings.secrets, self.api_key])
+        self._secrets: set[str] = set()
+        self._hooks: dict[str, Any] = {}
+        """By task, the hooks that see it: those of the conftest files on its way."""
+        self._mask()
         self.selected: dict[str, tuple[str, Agent, int]] = {}
         """Task id, agent and sample of every rollout that is to run, by rollout id."""
         self.planned: dict[tuple[str, str], dict[str, int]] = {}
@@ -91,7 +96,7 @@ class Run(ResultSource):
 
             self.embedded = EmbeddedCore.reserve()
             self.base_url, self.api_key = self.embedded.base_url, self.embedded.api_key
-            self.masks = Masker([*self.settings.secrets, self.api_key])
+            self._mask()
 
     def for_workers(self) -> dict[str, str | None]:
         """What every worker has to share with this process."""
@@ -168,7 +173,7 @@ class Run(ResultSource):
 
     def submit(self, items: Iterable[RolloutItem]) -> None:
         """Start the items' rollouts as slots become free; those that a dead worker finished are only read."""
-        rollouts = [self.plan(item.task, item.agent, item.sample, item.next_attempt) for item in items]
+        rollouts = [self._plan_item(item) for item in items]
         known = self._known_rows()
         for rollout in rollouts:
             self._submitted.add(rollout.rollout_id)
@@ -177,6 +182,21 @@ class Run(ResultSource):
         if self.engine is None:
             self.engine = self._make_engine()
         self.engine.submit([rollout for rollout in rollouts if rollout.rollout_id not in self._ready])
+
+    def _plan_item(self, item: RolloutItem) -> Rollout:
+        """The item's rollout, which from now on is graded by the hooks of its folder, its secrets masked."""
+        self._hooks[item.task.id] = item.ihook
+        if (secrets := set(item.task.secrets)) - self._secrets:
+            self._secrets |= secrets
+            self._mask()
+        planned = self.plan(item.task, item.agent, item.sample, item.next_attempt)
+        return replace(planned, xfail=item.expected_failure)
+
+    def _mask(self) -> None:
+        self.masks = Masker([*self.settings.secrets, self.api_key, *sorted(self._secrets)])
+
+    def masked(self, text: str) -> str:
+        return self.masks.text(text)
 
     def next_done(self) -> str | None:
         """The id of the next rollout that finished, or None after a tick. EngineStopped: none will."""
@@ -233,8 +253,9 @@ class Run(ResultSource):
 
     def _make_engine(self) -> Engine[Rollout, Client, Outcome]:
         runner = RolloutRunner(
-            grade=grade,
+            grade=self.grade,
             save=self.save,
+            keep_files=self.keep_files,
             model_keys=self.settings.model_keys,
             keep_items=self.settings.items != "none",
         )
@@ -264,6 +285,17 @@ class Run(ResultSource):
         if self.settings.hide_expected:
             reasons = [{**reason, "expected": HIDDEN} for reason in reasons]
         append(self.out, replace(record, planned=planned, reasons=reasons), self.masks)
+
+    def grade(self, task: Task, answer: Answer, rollout: Rollout) -> Grade:
+        """Grade as the project says, else as the task does. Runs in a thread of its own."""
+        hooks = self._hooks[task.id]
+        given = hooks.pytest_rollout_grade(task=task, answer=answer, rollout=rollout)
+        return task.grade(answer, rollout) if given is None else as_grade(given, "pytest_rollout_grade")
+
+    def keep_files(
+        self, rollout: Rollout, attempt: int, artifacts: Mapping[str, bytes]
+    ) -> Sequence[Mapping[str, Any]]:
+        return keep_files(self.out, rollout.rollout_id, attempt, artifacts, self.masks)
 
     # ---- the end
 
@@ -299,9 +331,3 @@ async def why_unreachable(connect: Callable[[], Client]) -> str | None:
     finally:
         await client.aclose()
     return None
-
-
-def grade(task: Task, answer: Answer, rollout: Rollout) -> Grade:
-    """Grade by the task's expected.json."""
-    assert task.expected is not None, "a task without expected.json has a grader of its own"
-    return grade_answer(task.expected, answer, task.tolerance)

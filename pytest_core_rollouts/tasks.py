@@ -28,10 +28,13 @@ from typing import Any, Final
 from pytest_core_rollouts.grading import (
     ANSWER_LIMIT,
     DEFAULT_TOLERANCE,
+    Answer,
+    Grade,
     InvalidJSON,
     KeyRule,
     Tolerance,
     check_expected,
+    grade_answer,
     parse_json,
 )
 from pytest_core_rollouts.grading_rules import rules_by_path
@@ -166,6 +169,17 @@ class Task:
     @property
     def _sources(self) -> list[FromEnv]:
         return [value for value in self.env.values() if isinstance(value, FromEnv)]
+
+    def grade(self, answer: Answer, rollout: object = None) -> Grade:
+        """Grade by the task's `grader.py`, else by `expected`. Raises whatever a grader of its own raises."""
+        if self.grader is not None:
+            return self.grader.grade(self, answer, rollout)
+        if self.expected is None:
+            raise TaskError(
+                f"task {self.id!r}: has nothing to grade by; give it `expected`, or implement the hook "
+                "pytest_rollout_grade"
+            )
+        return grade_answer(self.expected, answer, self.tolerance, self.rules)
 
     @cached_property
     def rules(self) -> Mapping[tuple[str | int, ...], KeyRule]:

@@ -1,0 +1,33 @@
+"""Hooks that a project may implement in a `conftest.py` or a plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_core_rollouts.grading import Answer, Grade
+    from pytest_core_rollouts.matrix import Rollout
+    from pytest_core_rollouts.tasks import Task
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_rollout_grade(task: Task, answer: Answer, rollout: Rollout) -> Grade | float | None:
+    """Grade an answer. None leaves it to the next one: another hook, the task's `grader.py`, its `expected.json`.
+
+    Called for every answer, a missing or unreadable one too (`answer.problem`), in a thread beside pytest's own,
+    several at a time, each within 60 s. A reward is from 0 to 1; True and False are 1 and 0. What it raises makes the
+    rollout an error without a reward, with the answer kept. A `conftest.py` is asked about the tasks in and below its
+    folder.
+    """
+
+
+@pytest.hookspec
+def pytest_rollout_tasks(config: pytest.Config) -> Iterable[Task] | None:
+    """Tasks made in code. Each has an id of its own, and the same tasks come out in every process.
+
+    Called at collection, and only when rollouts are asked for. The tasks are items of the file that implements the
+    hook: `conftest.py::gsm8k/17:codex-default-0`.
+    """
