@@ -27,7 +27,7 @@ class ResultSource:
     """Where an item gets its result from; the run in this process puts one into `config.stash[run_key]`."""
 
     def outcome_of(self, item: RolloutItem) -> Outcome:
-        """Wait for the item's rollout. EngineStopped: it will not run."""
+        """Wait for the item's rollout. PoolStopped: it will not run."""
         raise NotImplementedError
 
     def masked(self, text: str) -> str:

@@ -18,7 +18,7 @@ import pytest
 
 from pytest_core_rollouts.collect import ResultSource, RolloutItem
 from pytest_core_rollouts.display import Display
-from pytest_core_rollouts.engine import Engine, EngineStopped
+from pytest_core_rollouts.pool import Pool, PoolStopped
 from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.kept_files import keep_files
 from pytest_core_rollouts.masking import Masker
@@ -75,7 +75,7 @@ class Run(ResultSource):
         """Whether rollouts were selected and nothing stands in their way."""
         self.reached = False
         """Whether a Core that is not ours answered: Sessions may have been made there."""
-        self.engine: Engine[Rollout, Client, Outcome] | None = None
+        self.engine: Pool[Rollout, Client, Outcome] | None = None
         self.takes_over: bool = given.get("takes_over", False)
         """Whether a worker died before this one was made."""
         self._shard: int = given.get("shard", 0)
@@ -199,7 +199,7 @@ class Run(ResultSource):
         return self.masks.text(text)
 
     def next_done(self) -> str | None:
-        """The id of the next rollout that finished, or None after a tick. EngineStopped: none will."""
+        """The id of the next rollout that finished, or None after a tick. PoolStopped: none will."""
         assert self.engine is not None
         self._tick()
         outcome = self.engine.next_done(TICK)
@@ -209,7 +209,7 @@ class Run(ResultSource):
         return outcome.record.rollout_id
 
     def outcome_of(self, item: RolloutItem) -> Outcome:
-        """The item's outcome, waited for. EngineStopped: there will be none."""
+        """The item's outcome, waited for. PoolStopped: there will be none."""
         rollout_id = self.id_of(item)
         if rollout_id not in self._submitted or item.next_attempt > 1:
             self.submit([item])
@@ -223,11 +223,11 @@ class Run(ResultSource):
                 self._ready[rollout_id] = outcome
         outcome = self._ready.pop(rollout_id)
         if self._stopped is not None and outcome.record.status == "cancelled":
-            raise EngineStopped(self._stopped)  # it has its row, and nothing to report
+            raise PoolStopped(self._stopped)  # it has its row, and nothing to report
         return outcome
 
     def await_outcome(self, item: RolloutItem) -> None:
-        """Return when the item's outcome is there to be taken. EngineStopped: there will be none."""
+        """Return when the item's outcome is there to be taken. PoolStopped: there will be none."""
         rollout_id = self.id_of(item)
         self._ready[rollout_id] = self.outcome_of(item)
 
@@ -251,7 +251,7 @@ class Run(ResultSource):
         if self.out.exists():
             yield from (record for record in read_records(self.out, items=False) if record.run_id == self.run_id)
 
-    def _make_engine(self) -> Engine[Rollout, Client, Outcome]:
+    def _make_engine(self) -> Pool[Rollout, Client, Outcome]:
         runner = RolloutRunner(
             grade=self.grade,
             save=self.save,
@@ -267,7 +267,7 @@ class Run(ResultSource):
             return outcome
 
         concurrency = self.settings.concurrency or (1 if self.is_worker else CONCURRENCY)
-        engine: Engine[Rollout, Client, Outcome] = Engine(self.connect, run, concurrency=concurrency)
+        engine: Pool[Rollout, Client, Outcome] = Pool(self.connect, run, concurrency=concurrency)
         return engine
 
     def connect(self) -> Client:

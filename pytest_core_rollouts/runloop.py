@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_core_rollouts.collect import RolloutItem
-from pytest_core_rollouts.engine import EngineStopped
+from pytest_core_rollouts.pool import PoolStopped
 from pytest_core_rollouts.run import Run
 
 
@@ -43,7 +43,7 @@ def wait_before(item: pytest.Item, run: Run) -> bool | None:
         return None
     try:
         run.await_outcome(item)
-    except EngineStopped:
+    except PoolStopped:
         return True
     return None
 
@@ -68,7 +68,7 @@ class _Loop:
         while waiting:
             try:
                 rollout_id = self.rollouts_run.next_done()
-            except EngineStopped as stopped:
+            except PoolStopped as stopped:
                 raise self.session.Interrupted(f"{stopped} ({len(waiting)} rollouts not run)") from None
             if rollout_id is not None:
                 item = waiting.pop(rollout_id)

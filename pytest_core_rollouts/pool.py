@@ -40,11 +40,11 @@ ClientT = TypeVar("ClientT", bound=Closeable)
 ResultT = TypeVar("ResultT")
 
 
-class EngineStopped(Exception):
+class PoolStopped(Exception):
     """The rollout asked for will not finish: the engine was stopped. `str()` says why."""
 
 
-class Engine(Generic[JobT, ClientT, ResultT]):
+class Pool(Generic[JobT, ClientT, ResultT]):
     """Runs `run(client, job, stop)` for every job submitted, `concurrency` of them at a time.
 
     `connect` makes a client; one serves one job at a time. `run` returns the job's result and takes care of all that
@@ -85,10 +85,10 @@ class Engine(Generic[JobT, ClientT, ResultT]):
     # ---- from any thread
 
     def submit(self, jobs: Iterable[JobT]) -> None:
-        """Queue jobs; they start as places become free. EngineStopped: the engine takes none any more."""
+        """Queue jobs; they start as places become free. PoolStopped: the engine takes none any more."""
         with self._changed:
             if self._stopping is not None:
-                raise EngineStopped(self._reason)
+                raise PoolStopped(self._reason)
             self._queue.extend(jobs)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._main, name="rollouts", daemon=True)
@@ -98,24 +98,24 @@ class Engine(Generic[JobT, ClientT, ResultT]):
     def next_done(self, timeout: float | None = None) -> ResultT | None:
         """The next result in completion order; None when `timeout` seconds passed without one.
 
-        EngineStopped: no further result will come.
+        PoolStopped: no further result will come.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._results or self._over, timeout)
             if self._results:
                 return self._results.popitem(last=False)[1]
             if self._over:
-                raise EngineStopped(self._reason)
+                raise PoolStopped(self._reason)
             return None
 
     def wait(self, rollout_id: str, timeout: float | None = None) -> ResultT | None:
-        """The result of one rollout; None when `timeout` seconds passed. EngineStopped: it will not come."""
+        """The result of one rollout; None when `timeout` seconds passed. PoolStopped: it will not come."""
         with self._changed:
             self._changed.wait_for(lambda: rollout_id in self._results or self._over, timeout)
             if rollout_id in self._results:
                 return self._results.pop(rollout_id)
             if self._over:
-                raise EngineStopped(self._reason)
+                raise PoolStopped(self._reason)
             return None
 
     @property

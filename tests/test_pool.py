@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts import engine as engine_module
-from pytest_core_rollouts.engine import Engine, EngineStopped
+from pytest_core_rollouts import pool as pool_module
+from pytest_core_rollouts.pool import Pool, PoolStopped
 from pytest_core_rollouts.stopping import Stop
 from tests.rollout_support import nothing_open
 
@@ -54,7 +54,7 @@ async def run_job(connection: Connection, job: Job, stop: Stop) -> str:
         connection.users -= 1
 
 
-Plain = Engine[Job, Connection, str]
+Plain = Pool[Job, Connection, str]
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def nothing_is_left() -> Iterator[None]:
 
 @contextmanager
 def started(concurrency: int = 4, run: Callable[..., Awaitable[str]] = run_job) -> Iterator[Plain]:
-    engine: Plain = Engine(Connection, run, concurrency=concurrency)
+    engine: Plain = Pool(Connection, run, concurrency=concurrency)
     try:
         yield engine
     finally:
@@ -181,9 +181,9 @@ def test_what_a_job_raises_halts_the_engine_and_is_told() -> None:
     with started(1) as engine:
         engine.submit([Job("first"), Job("full", act=full), *jobs(5)])
         assert engine.next_done(TIMEOUT) == "first"
-        with pytest.raises(EngineStopped, match="no space left on the device"):
+        with pytest.raises(PoolStopped, match="no space left on the device"):
             engine.next_done(TIMEOUT)
-        with pytest.raises(EngineStopped, match="no space left on the device"):
+        with pytest.raises(PoolStopped, match="no space left on the device"):
             engine.wait("full", TIMEOUT)
         assert engine.fatal == "no space left on the device"
         assert engine.started == 2
@@ -197,7 +197,7 @@ def test_what_is_in_flight_when_the_engine_is_halted_goes_on() -> None:
         engine.halt("the key is wrong")
         engine.halt("something later")
         assert sorted(taken(engine, 2)) == ["one", "two"]
-        with pytest.raises(EngineStopped, match="the key is wrong"):
+        with pytest.raises(PoolStopped, match="the key is wrong"):
             engine.next_done(TIMEOUT)
         assert engine.started == 2
 
@@ -206,9 +206,9 @@ def test_a_client_that_can_not_be_made_halts_the_engine() -> None:
     def connect() -> Connection:
         raise ValueError("base URL 'nonsense': expected http(s)://host")
 
-    engine: Plain = Engine(connect, run_job, concurrency=3)
+    engine: Plain = Pool(connect, run_job, concurrency=3)
     engine.submit(jobs(5))
-    with pytest.raises(EngineStopped, match="base URL 'nonsense'"):
+    with pytest.raises(PoolStopped, match="base URL 'nonsense'"):
         engine.next_done(TIMEOUT)
     engine.stop("over")
 
@@ -219,9 +219,9 @@ def test_no_loop_no_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(asyncio, "run", no_loop)
-    engine: Plain = Engine(Connection, run_job, concurrency=3)
+    engine: Plain = Pool(Connection, run_job, concurrency=3)
     engine.submit(jobs(2))
-    with pytest.raises(EngineStopped, match="Too many open files"):
+    with pytest.raises(PoolStopped, match="Too many open files"):
         engine.next_done(TIMEOUT)
     engine.stop("over")
 
@@ -229,7 +229,7 @@ def test_no_loop_no_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("concurrency", [0, -1])
 def test_there_is_at_least_one_place(concurrency: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        Engine(Connection, run_job, concurrency=concurrency)
+        Pool(Connection, run_job, concurrency=concurrency)
 
 
 # Stopping
@@ -253,17 +253,17 @@ def test_a_stop_is_told_to_what_runs_and_drops_what_waits() -> None:
         engine.stop("Ctrl-C")
         assert time.monotonic() - began < 1
         assert len(heeded) == 2
-        assert all(5 < left <= engine_module.CANCEL_SECONDS for left in heeded)
+        assert all(5 < left <= pool_module.CANCEL_SECONDS for left in heeded)
         assert sorted(taken(engine, 2)) == ["one", "two"]
-        with pytest.raises(EngineStopped, match="Ctrl-C"):
+        with pytest.raises(PoolStopped, match="Ctrl-C"):
             engine.next_done(TIMEOUT)
-        with pytest.raises(EngineStopped, match="Ctrl-C"):
+        with pytest.raises(PoolStopped, match="Ctrl-C"):
             engine.submit(jobs(1))
 
 
 def test_a_job_that_does_not_heed_a_stop_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "CANCEL_SECONDS", 0.2)
-    monkeypatch.setattr(engine_module, "CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(pool_module, "CANCEL_SECONDS", 0.2)
+    monkeypatch.setattr(pool_module, "CLOSE_SECONDS", 0.2)
     with started(1) as engine:
         engine.submit([Job("deaf", 60)])
         while not engine.in_flight:
@@ -271,7 +271,7 @@ def test_a_job_that_does_not_heed_a_stop_is_cancelled(monkeypatch: pytest.Monkey
         began = time.monotonic()
         engine.stop("Ctrl-C")
         assert time.monotonic() - began < 2
-        with pytest.raises(EngineStopped, match="Ctrl-C"):
+        with pytest.raises(PoolStopped, match="Ctrl-C"):
             engine.wait("deaf", TIMEOUT)
 
 
@@ -292,7 +292,7 @@ def test_a_second_stop_returns_at_once() -> None:
         assert time.monotonic() - began < 0.1
         first.join()
         assert engine.next_done(TIMEOUT) == "one"
-        with pytest.raises(EngineStopped, match=r"Ctrl-C$"):
+        with pytest.raises(PoolStopped, match=r"Ctrl-C$"):
             engine.next_done(TIMEOUT)
 
 
@@ -302,7 +302,7 @@ def test_somebody_who_waits_hears_of_a_stop() -> None:
     def wait(engine: Plain) -> None:
         try:
             engine.next_done()
-        except EngineStopped as stopped:
+        except PoolStopped as stopped:
             told.append(str(stopped))
 
     with started(1) as engine:
@@ -319,5 +319,5 @@ def test_an_engine_without_work_has_no_thread() -> None:
     with started() as engine:
         assert engine.next_done(0.01) is None
         engine.stop("nothing to do")
-        with pytest.raises(EngineStopped):
+        with pytest.raises(PoolStopped):
             engine.next_done(TIMEOUT)

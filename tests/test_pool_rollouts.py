@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from pytest_core_rollouts import engine as engine_module
+from pytest_core_rollouts import pool as pool_module
 from pytest_core_rollouts.agents_api import Client
-from pytest_core_rollouts.engine import Engine, EngineStopped
+from pytest_core_rollouts.pool import Pool, PoolStopped
 from pytest_core_rollouts.matrix import Rollout
 from pytest_core_rollouts.rollout import Outcome, RolloutRunner
 from pytest_core_rollouts.stopping import Stop
@@ -28,7 +28,7 @@ def nothing_is_left() -> Iterator[None]:
 
 
 @contextmanager
-def rollouts(core: FakeCore, concurrency: int) -> Iterator[tuple[Engine[Rollout, Client, Outcome], Keeper]]:
+def rollouts(core: FakeCore, concurrency: int) -> Iterator[tuple[Pool[Rollout, Client, Outcome], Keeper]]:
     keeper = Keeper(core)
     runner = RolloutRunner(grade=grade, save=keeper, limits=LIMITS)
 
@@ -38,14 +38,14 @@ def rollouts(core: FakeCore, concurrency: int) -> Iterator[tuple[Engine[Rollout,
             engine.halt(outcome.fatal)
         return outcome
 
-    engine = Engine(lambda: Client(core.base_url, core.api_key, retry=QUICK), run, concurrency=concurrency)
+    engine = Pool(lambda: Client(core.base_url, core.api_key, retry=QUICK), run, concurrency=concurrency)
     try:
         yield engine, keeper
     finally:
         engine.stop("the test is over")
 
 
-def to_the_end(engine: Engine[Rollout, Client, Outcome]) -> None:
+def to_the_end(engine: Pool[Rollout, Client, Outcome]) -> None:
     while engine.next_done(TIMEOUT) is not None:
         pass
 
@@ -94,7 +94,7 @@ def test_a_wrong_key_costs_one_request_for_each_place(concurrency: int) -> None:
         core.fault = lambda request: refused(401, "A valid key is required.")
         with rollouts(core, concurrency) as (engine, keeper):
             engine.submit(plan(sample=sample) for sample in range(100))
-            with pytest.raises(EngineStopped, match="OPENAI_API_KEY"):
+            with pytest.raises(PoolStopped, match="OPENAI_API_KEY"):
                 to_the_end(engine)
         assert len(core.requests) == len(keeper.records) == concurrency
 
@@ -104,7 +104,7 @@ def test_a_key_that_is_revoked_stops_the_run_midway() -> None:
         core.fault = lambda request: refused(401, "no") if len(core.requests) > 100 else None
         with rollouts(core, 5) as (engine, keeper):
             engine.submit(plan(sample=sample) for sample in range(100))
-            with pytest.raises(EngineStopped, match="OPENAI_API_KEY"):
+            with pytest.raises(PoolStopped, match="OPENAI_API_KEY"):
                 to_the_end(engine)
         assert all(record.reward in (None, 1.0) for record in keeper.records)
         # after the first refusal each place ends what it has: an answer, a cancel, a deletion are refused it as well
@@ -120,7 +120,7 @@ def test_stopping_many_rollouts_leaves_no_session() -> None:
                 time.sleep(0.01)
             began = time.monotonic()
             engine.stop("Ctrl-C")
-            assert time.monotonic() - began < engine_module.CANCEL_SECONDS
+            assert time.monotonic() - began < pool_module.CANCEL_SECONDS
         assert [record.status for record in keeper.records] == ["cancelled"] * 30
         assert all(session.deleted for session in core.sessions.values())
 
@@ -134,7 +134,7 @@ def test_stopping_with_a_core_that_has_gone() -> None:
             core.fault = lambda request: Fault(hang=True)
             began = time.monotonic()
             engine.stop("Ctrl-C")
-            assert time.monotonic() - began < engine_module.CANCEL_SECONDS + engine_module.CLOSE_SECONDS
+            assert time.monotonic() - began < pool_module.CANCEL_SECONDS + pool_module.CLOSE_SECONDS
             warnings = [outcome.warnings for _ in range(10) if (outcome := engine.next_done(TIMEOUT)) is not None]
         assert [record.status for record in keeper.records] == ["cancelled"] * 10
         assert sorted(session_id for session_id in core.sessions if session_id in str(warnings)) == sorted(
