@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,5 +55,15 @@ def _of(row: RolloutRecord) -> tuple[Any, str]:
     return agent_key(row), row.task
 
 
-Planned = Mapping[tuple[str, str, str | None], Mapping[str, int]]
-"""What a run is about to do: samples by task, by the identity of each agent."""
+def comparisons(judged: Summary, baseline: Baseline | None) -> list[tuple[Comparison, str, str]]:
+    """Of a run with the baseline, else of its further agents with its first; each with what its sides are called."""
+    if baseline is not None:
+        name = baseline.path.name
+        return [
+            (one, name, "this run")
+            if len(judged.agents) == 1
+            else (one, f"{one.before.label} in {name}", one.after.label)
+            for one in baseline.comparisons(judged)
+        ]
+    first, *others = judged.agents or (None,)
+    return [(compare(first, other), first.label, other.label) for other in others if first is not None]

@@ -218,20 +218,22 @@ class RolloutItem(pytest.Item):
             self.outcome = self.config.stash[run_key].outcome_of(self)
         outcome = self.outcome
         record = outcome.record
-        self.user_properties += [("status", record.status), ("reward", record.reward)]
+        self.user_properties += [("status", record.status), ("reward", record.reward), ("solved", record.solved)]
         if record.session_id is not None:
             self.user_properties.append(("session_id", printable(record.session_id, MESSAGE)))
         masked = self.config.stash[run_key].masked
         self.user_properties += [("rollout_warning", printable(masked(text), MESSAGE)) for text in outcome.warnings]
         if outcome.fatal is not None:
             self.session.shouldstop = printable(masked(outcome.fatal), MESSAGE)
-        if record.reward is None:
+        if record.reward is None and self.settings.allow_errors is None:
             raise RolloutFault(masked(explain_fault(record)))
 
     def runtest(self) -> None:
         """Assert the reward, unless a gate decides about it."""
         assert self.outcome is not None, "a rollout's setup waits for its record"
         record = self.outcome.record
+        if record.reward is None:  # it is allowed: no failure, and no result either
+            pytest.skip(self.config.stash[run_key].masked(explain_fault(record)))
         asserts = not self.settings.soft or self.get_closest_marker("xfail") is not None
         if asserts and record.reward is not None and record.reward < self.task.pass_threshold:
             verbosity = self.config.get_verbosity()

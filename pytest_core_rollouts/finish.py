@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -11,13 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.gate import Verdict
+from pytest_core_rollouts import judging
+from pytest_core_rollouts.frontier import Frontier
+from pytest_core_rollouts.judging import Judged
 from pytest_core_rollouts.leftovers import Sweep, sweep
 from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.records import RecordsError, RolloutRecord
+from pytest_core_rollouts.report.cells import plain
 from pytest_core_rollouts.report.markdown import markdown
 from pytest_core_rollouts.report.markdown import terminal as terminal_table
-from pytest_core_rollouts.report.summary import Summary, summarize
+from pytest_core_rollouts.report.summary import Summary, slim, summarize
 from pytest_core_rollouts.run import Run
 
 SWEEP_SECONDS = 6.0
@@ -32,28 +36,34 @@ class Ending:
     summary: Summary = field(default_factory=lambda: summarize(()))
     not_run: list[str] = field(default_factory=list)
     """A line per task and agent of which samples did not run."""
-    verdicts: list[Verdict] = field(default_factory=list)
+    judged: Judged = field(default_factory=Judged)
+    gained: list[str] = field(default_factory=list)
+    """A line for each task and agent that was expected to fail and passes."""
     swept: Sweep = field(default_factory=Sweep)
     problems: list[str] = field(default_factory=list)
 
     @property
     def green(self) -> bool:
         """Whether the rollouts give no reason of their own to fail the session."""
-        return not self.not_run and not self.problems and all(verdict.passed for verdict in self.verdicts)
+        return not self.not_run and not self.problems and self.judged.passed
 
     def write(self, terminal: pytest.TerminalReporter, warnings: list[str]) -> None:
         """The table, what is missing or left behind, the gate's verdict, where the rows are."""
         config = self.run.config
         terminal.section("rollouts")
-        table = terminal_table(self.summary, config.get_terminal_writer().fullwidth)
-        for line in table.strip("\n").split("\n"):  # pytest escapes what a terminal lacks, line breaks too
-            terminal.write_line(line)
-        terminal.write_line("")
+        whole, width = terminal.verbosity > 0, config.get_terminal_writer().fullwidth
+        table = terminal_table(self.summary, width, whole=whole, groups=self._collects)
+        for text in (table, *self.judged.changes(width=width, whole=whole)):
+            for line in text.strip("\n").split("\n"):  # pytest escapes what a terminal lacks, line breaks too
+                terminal.write_line(line)
+            terminal.write_line("")
         for line in [*self.problems, *self._not_run(whole=terminal.verbosity > 0), *self._left_behind(warnings)]:
             terminal.write_line(line, red=True)
-        for verdict in self.verdicts:
-            terminal.write_line(f"gate: {verdict.text}", red=not verdict.passed, green=bool(verdict.passed))
-        if (hint := self._hint()) is not None:
+        for line in self.gained:
+            terminal.write_line(f"gained: {plain(line)}", green=True)
+        for judgment in self.judged.judgments:
+            terminal.write_line(plain(str(judgment)), red=not judgment.passed, green=bool(judgment.passed))
+        for hint in filter(None, (self._hint(), self._resume())):
             terminal.write_line(hint)
         for path in filter(None, (self.run.settings.report, self.run.out)):
             terminal.write_line(_relative(path, config.invocation_params.dir))
@@ -77,6 +87,18 @@ class Ending:
             return None
         return "every rollout had to solve its task; to let the run decide as a whole, see --rollout-gate"
 
+    @property
+    def _collects(self) -> bool:
+        return any(gate.expression == "none" for gate in self.run.settings.gates)
+
+    def _resume(self) -> str | None:
+        """How to get the results that are lacking."""
+        if not (self.not_run or self.judged.undecided) or self.summary.graded == self.summary.planned:
+            return None
+        config = self.run.config
+        given = shlex.join(map(str, config.invocation_params.args))
+        return f"to finish: pytest {given} --rollout-resume {_relative(self.run.out, config.invocation_params.dir)}"
+
 
 def finish(run: Run) -> Ending:
     """Close the run: sweep its Sessions, stop its Core, sum up its rows."""
@@ -86,13 +108,15 @@ def finish(run: Run) -> Ending:
         ending.swept = asyncio.run(sweep(run.connect, run.run_id, since=since, seconds=SWEEP_SECONDS))
     run.close()
     seen: set[str] = set()
+    frontier = Frontier()
     try:
-        ending.summary = summarize(_noting(run.rows(), seen), planned=len(run.selected))
+        rows = [slim(record) for record in frontier.noting(_noting(run.rows(), seen))]
+        ending.gained = frontier.gained
+        ending.summary = summarize(rows, planned=len(run.selected))
+        ending.judged = judging.ask(run, rows, ending.summary)
     except RecordsError as error:
         ending.problems.append(str(error))
     ending.not_run = list(name_missing(one for rollout_id, one in run.selected.items() if rollout_id not in seen))
-    if run.settings.soft:
-        ending.verdicts = [gate.verdict(ending.summary) for gate in run.settings.gates]
     if run.settings.report is not None:
         _write_report(run.settings.report, ending)
     return ending
@@ -107,7 +131,9 @@ def _noting(records: Iterable[RolloutRecord], seen: set[str]) -> Iterator[Rollou
 def _write_report(path: Path, ending: Ending) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(markdown(ending.summary), encoding="utf-8")
+        judged = ending.judged
+        text = markdown(ending.summary, verdicts=list(map(str, judged.judgments)), appendix=judged.changes())
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         ending.problems.append(f"--rollout-report: {path}: {error.strerror or error}")
 

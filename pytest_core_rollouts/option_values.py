@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
-from pytest_core_rollouts.gate import Gate, GateError, parse_gate
+from pytest_core_rollouts.gate import AllowedErrors, Gate, GateError, parse_gate
 from pytest_core_rollouts.options import BY_NAME, OPTIONS
 from pytest_core_rollouts.tasks import Network
 
@@ -165,6 +165,10 @@ def gate(text: str) -> Gate:
         return parse_gate(text)
     except GateError as error:
         raise ValueError(f"is no gate: {error}") from None
+
+
+def allowed_errors(text: str) -> AllowedErrors:
+    return AllowedErrors.parse(text)
 
 
 def label(text: str) -> tuple[str, str]:

@@ -83,8 +83,18 @@ OPTIONS: Final = (
     _list(
         "gate",
         "EXPR",
-        "What decides the exit code: `each` (default: every rollout asserts its reward) or `none` (collect only).",
+        "What decides the exit code: each (default: every rollout asserts its reward), none (collect only), "
+        "mean>=X, pass@K>=X, pass^K>=X, lost<=N or baseline. Each holds for every agent; all must pass.",
     ),
+    _value(
+        "baseline", "PATH", "JSONL of an earlier run to compare with; the gates baseline and lost need it."
+    ),
+    _value(
+        "allow-errors",
+        "N|N%",
+        "Rollouts that infrastructure may spoil: shown as errored, and the gate decides without them if it can.",
+    ),
+    _value("replay", "PATH", "Grade the answers of this JSONL again, by today's tasks; nothing is run."),
     _value("network", "ACCESS", "The sandbox's network where the task does not say: disabled (default) or enabled."),
     _value(
         "retries",

@@ -8,7 +8,7 @@ controller (or the plain run) starts and stops the embedded Core, sweeps leftove
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_core_rollouts import judging
+from pytest_core_rollouts.baseline import Baseline
 from pytest_core_rollouts.collect import ResultSource, RolloutItem
 from pytest_core_rollouts.display import Display
 from pytest_core_rollouts.pool import Pool, PoolStopped
+from pytest_core_rollouts.gate import Identity
 from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.kept_files import keep_files
 from pytest_core_rollouts.masking import Masker
@@ -30,6 +33,7 @@ from pytest_core_rollouts.records import (
     append,
     check_writable,
     count_planned,
+    effective,
     read_records,
 )
 from pytest_core_rollouts.rollout import Outcome, RolloutRunner
@@ -70,18 +74,25 @@ class Run(ResultSource):
         self._mask()
         self.selected: dict[str, tuple[str, Agent, int]] = {}
         """Task id, agent and sample of every rollout that is to run, by rollout id."""
+        self.chosen: dict[Identity, frozenset[str]] = {}
+        """The tasks of each agent, also those that are skipped."""
         self.planned: dict[tuple[str, str], dict[str, int]] = {}
+        self.baseline: Baseline | None = None
+        self.outlook: list[str] = []
+        """What there is to say before the first rollout."""
         self.ready = False
         """Whether rollouts were selected and nothing stands in their way."""
         self.reached = False
         """Whether a Core that is not ours answered: Sessions may have been made there."""
         self.engine: Pool[Rollout, Client, Outcome] | None = None
-        self.takes_over: bool = given.get("takes_over", False)
-        """Whether a worker died before this one was made."""
         self._shard: int = given.get("shard", 0)
         self._shards: int = given.get("shards", 0)
         self.stop_wanted: Callable[[], str | None] = lambda: None
         """Asked while waiting: why to stop, or None."""
+        self.begun_before: Callable[[], Collection[str]] = tuple
+        """Ids of rollouts that a dead worker may have finished."""
+        self.given_up: Callable[[], Collection[str]] = tuple
+        """Ids of rollouts that have killed their workers often enough."""
         self.display: Display | None = None
         self._submitted: set[str] = set()
         self._ready: dict[str, Outcome] = {}
@@ -103,21 +114,29 @@ class Run(ResultSource):
         self.reserve_core()
         return {"run_id": self.run_id, "out": str(self.out), "base_url": self.base_url, "api_key": self.api_key}
 
-    def prepare(self, selected: Iterable[tuple[str, Agent, int]]) -> None:
+    def prepare(
+        self, selected: Iterable[tuple[str, Agent, int]], chosen: Iterable[tuple[str, Agent, int]] | None = None
+    ) -> None:
         """Rollouts were selected, as (task id, agent, sample): make sure of Core, key and JSONL before the first
-        Session is paid for. Raises pytest.UsageError.
+        Session is paid for. `chosen` holds those that will be skipped too. Raises pytest.UsageError.
         """
         self.selected = {self.rollout_id(*one): one for one in selected}
+        for task_id, agent, _ in self.selected.values() if chosen is None else chosen:
+            identity = agent.harness, agent.model, agent.name
+            self.chosen[identity] = self.chosen.get(identity, frozenset()) | {task_id}
         self.planned = count_planned((agent.slug, task_id) for task_id, agent, _ in self.selected.values())
         if not self.selected:
             return
         if not self.is_worker:
+            self.baseline = judging.prepare(self)
+            self.outlook = list(judging.outlook(self))
             self._make_ready()
         self.ready = True
         if not self.is_worker and not self.settings.embedded:
             self._reach_core()
 
     def _make_ready(self) -> None:
+        refuse_unfit(self.config)
         self.settings.require_core()
         try:
             check_writable(self.out)
@@ -174,10 +193,10 @@ class Run(ResultSource):
     def submit(self, items: Iterable[RolloutItem]) -> None:
         """Start the items' rollouts as slots become free; those that a dead worker finished are only read."""
         rollouts = [self._plan_item(item) for item in items]
-        known = self._known_rows()
+        known = self._known_rows(rollouts)
         for rollout in rollouts:
             self._submitted.add(rollout.rollout_id)
-            if (record := known.get(rollout.rollout_id)) is not None and rollout.attempt == 1:
+            if (record := known.get(rollout.rollout_id)) is not None:
                 self._ready[rollout.rollout_id] = Outcome(record)
         if self.engine is None:
             self.engine = self._make_engine()
@@ -239,12 +258,11 @@ class Run(ResultSource):
         """How many rollouts this process has under way."""
         return None if self.engine is None else self.engine.in_flight
 
-    def _known_rows(self) -> dict[str, RolloutRecord]:
+    def _known_rows(self, rollouts: Iterable[Rollout]) -> dict[str, RolloutRecord]:
         """What a worker that takes over from a dead one finds finished."""
-        if not self.takes_over:
-            return {}
-        self.takes_over = False
-        return {record.rollout_id: record for record in self.rows()}
+        wanted = {rollout.rollout_id for rollout in rollouts if rollout.attempt == 1}
+        wanted.intersection_update(self.begun_before())
+        return effective(record for record in self.rows() if record.rollout_id in wanted) if wanted else {}
 
     def rows(self) -> Iterator[RolloutRecord]:
         """The rows of this run in its file, which may hold other runs too; without their Items."""
@@ -292,9 +310,7 @@ class Run(ResultSource):
         given = hooks.pytest_rollout_grade(task=task, answer=answer, rollout=rollout)
         return task.grade(answer, rollout) if given is None else as_grade(given, "pytest_rollout_grade")
 
-    def keep_files(
-        self, rollout: Rollout, attempt: int, artifacts: Mapping[str, bytes]
-    ) -> Sequence[Mapping[str, Any]]:
+    def keep_files(self, rollout: Rollout, attempt: int, artifacts: Mapping[str, bytes]) -> Sequence[Mapping[str, Any]]:
         return keep_files(self.out, rollout.rollout_id, attempt, artifacts, self.masks)
 
     # ---- the end
@@ -316,6 +332,17 @@ class Run(ResultSource):
         """Stop the embedded Core, if there is one."""
         if self.embedded is not None:
             self.embedded.stop()
+
+
+def refuse_unfit(config: pytest.Config) -> None:
+    """Raises pytest.UsageError for ways of running tests that rollouts can't be run in."""
+    if config.getoption("stepwise", False):
+        raise pytest.UsageError(
+            "--stepwise stops at the first failure and starts from there the next time, in the order of collection; "
+            "rollouts finish in an order of their own. Use -x, and then --lf or --ff"
+        )
+    if config.getoption("dist", "no") == "each":
+        raise pytest.UsageError("--dist each runs everything in every worker; a rollout runs once: leave it out")
 
 
 async def why_unreachable(connect: Callable[[], Client]) -> str | None:

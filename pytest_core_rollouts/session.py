@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from pytest_core_rollouts.display import Display
 from pytest_core_rollouts.nodeids import NodeIds
 from pytest_core_rollouts.run import Run
 from pytest_core_rollouts.settings import Settings, settings_key
-from pytest_core_rollouts.task_folders import count_tasks
 from pytest_core_rollouts.signals import Signals
-from pytest_core_rollouts.workers import Controller, WorkerStop
+from pytest_core_rollouts.task_folders import count_tasks
+from pytest_core_rollouts.workers import Controller, Worker
 
 DRY = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_per_test")
 """pytest's options under which nothing is run."""
@@ -69,12 +69,33 @@ def existing_roots(settings: Settings) -> list[str]:
 Status = tuple[str, str, Any]
 
 
-def soft_status(report: pytest.TestReport) -> Status:
-    """How a reward shows where a gate decides about it: not red."""
-    reward = dict(report.user_properties).get("reward")
-    if isinstance(reward, (int, float)) and reward < 1:
-        return "unsolved", "u", ("UNSOLVED", {"yellow": True})
-    return "solved", ".", ("SOLVED", {"green": True})
+def soft_status(report: pytest.TestReport, *, soft: bool) -> Status | None:
+    """How a rollout shows where a gate decides about it: not red. None: as pytest shows it."""
+    told = dict(report.user_properties)
+    if report.when != "call" or hasattr(report, "wasxfail") or "status" not in told:
+        return None
+    if report.skipped and told.get("reward") is None:
+        return "errored", "e", ("ERRORED", {"yellow": True})
+    if not (soft and report.passed):
+        return None
+    return ("solved", ".", ("SOLVED", {"green": True})) if told.get("solved") else UNSOLVED
+
+
+UNSOLVED: Status = ("unsolved", "u", ("UNSOLVED", {"yellow": True}))
+
+SUMMARY_CHARACTERS = {"unsolved": "xpP", "errored": "sxpP", "solved": "pP"}
+"""Letters of -r that list each of our outcomes: -ra all but the solved, -rA all."""
+
+
+def outcome_lines(terminal: pytest.TerminalReporter) -> Iterator[str]:
+    """Lines for pytest's short summary, as `-r` asks for them."""
+    for category, letters in SUMMARY_CHARACTERS.items():
+        if not set(letters) & set(terminal.reportchars):
+            continue
+        for report in terminal.stats.get(category, ()):
+            told = dict(report.user_properties)
+            reward = f"reward {told['reward']:g} ({told['status']})" if category != "errored" else str(told["status"])
+            yield f"{category.upper()} {report.nodeid} - {reward}"
 
 
 class SessionPlugin:
@@ -85,11 +106,17 @@ class SessionPlugin:
         self.signals = signals
         self.node_ids = NodeIds(run.config, run.settings)
         if run.is_worker:
-            stop = WorkerStop(run.config.workerinput["rollouts"])  # type: ignore[attr-defined]
-            run.stop_wanted = stop.reason
-            signals.note(stop.terminate)
+            self._obey(Worker(run.config.workerinput["rollouts"]))  # type: ignore[attr-defined]
+        else:
+            signals.interrupt_pytest()
         self.ending: finish.Ending | None = None
         self.warnings: list[str] = []
+
+    def _obey(self, worker: Worker) -> None:
+        self.run.stop_wanted = lambda: worker.stop_reason
+        self.run.begun_before = lambda: worker.shared.listed("again")
+        self.run.given_up = lambda: worker.shared.listed("given-up")
+        self.signals.note(worker.terminate)
 
     # ---- before the first rollout
 
@@ -97,10 +124,13 @@ class SessionPlugin:
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             return
         rollouts = [item for item in session.items if isinstance(item, RolloutItem)]
-        self.run.prepare([(item.task.id, item.agent, item.sample) for item in rollouts if not item.is_skipped])
+        chosen = [(item.task.id, item.agent, item.sample) for item in rollouts]
+        self.run.prepare([one for one, item in zip(chosen, rollouts, strict=True) if not item.is_skipped], chosen)
         if self.run.ready and not self.run.is_worker:
-            self.signals.interrupt_pytest()
             self.run.display = Display(session.config, len(self.run.selected), self.run.in_flight)
+
+    def pytest_report_collectionfinish(self) -> list[str]:
+        return [] if self.run.is_worker else self.run.outlook
 
     # ---- running
 
@@ -130,8 +160,7 @@ class SessionPlugin:
         status = yield
         if not isinstance(report, pytest.TestReport) or self.node_ids.read(report.nodeid) is None:
             return status
-        if self.run.settings.soft and report.when == "call" and report.passed and not hasattr(report, "wasxfail"):
-            status = soft_status(report)
+        status = soft_status(report, soft=self.run.settings.soft) or status
         display = self.run.display
         return (status[0], "", "") if display is not None and display.hides_letters else status
 
@@ -160,15 +189,22 @@ class SessionPlugin:
         if not self.run.is_worker:
             self.signals.end_at_once(self.run.last_words)
         self.run.stop("the session ended")
-        if not self.run.is_worker and self.run.ready:
+        if not self.run.is_worker and (self.run.ready or self._all_skipped(session.exitstatus)):
             self.ending = finish.finish(self.run)
             if session.exitstatus == pytest.ExitCode.OK and not self.ending.green:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self.signals.restore()
 
+    def _all_skipped(self, status: int | pytest.ExitCode) -> bool:
+        """Whether a gate is to be asked although no rollout was to run: then it does not pass."""
+        return bool(self.run.settings.soft and self.run.chosen and status == pytest.ExitCode.OK)
+
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.ending is not None:
             self.ending.write(terminalreporter, self.warnings)
+        for line in outcome_lines(terminalreporter):
+            terminalreporter.write_line(line)
 
     def pytest_unconfigure(self) -> None:
         self.run.close()
+        self.signals.restore()

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_core_rollouts import option_values
 from pytest_core_rollouts.agents_from_options import EMBEDDED, agents_from_options, model_key_names, secure_url
-from pytest_core_rollouts.gate import Gate, parse_gate
+from pytest_core_rollouts.gate import AllowedErrors, Gate, parse_gate
 from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.option_values import Layered, OptionValues
 from pytest_core_rollouts.task_folders import find_task, names_tasks
@@ -47,6 +47,9 @@ class Settings:
     out: Path | None = None
     report: Path | None = None
     gates: tuple[Gate, ...] = ()
+    baseline: Path | None = None
+    allow_errors: AllowedErrors | None = None
+    """How many faults may leave the verdict to the gate; None: each is pytest's ERROR."""
     retries: int = 1
     labels: Mapping[str, str] = field(default_factory=dict)
     items: str = "inline"
@@ -61,7 +64,7 @@ class Settings:
 
     @property
     def soft(self) -> bool:
-        """Whether a gate, and not each rollout's own assertion, decides about rewards."""
+        """Whether gates, and not each rollout's own assertion, decide about rewards."""
         return any(not gate.asserts_each for gate in self.gates)
 
     @property
@@ -109,7 +112,9 @@ def read_settings(config: pytest.Config) -> Settings:
         concurrency=values.one("concurrency", option_values.positive_integer, None),
         out=values.path("out"),
         report=_report(values),
-        gates=tuple(values.each("gate", option_values.gate)) or (parse_gate("each"),),
+        gates=_gates(values),
+        baseline=values.path("baseline"),
+        allow_errors=values.one("allow-errors", option_values.allowed_errors, None),
         retries=values.one("retries", option_values.count, 1),
         labels=_labels(values),
         items=values.one("items", option_values.one_of("inline", "none"), "inline"),
@@ -151,6 +156,17 @@ def _tasks(values: OptionValues, roots: Sequence[Path], rootpath: Path) -> froze
             folders = ", ".join(map(str, roots))
             raise pytest.UsageError(f"{values.shown('task')}: no task {task!r}; an id is a folder's path in {folders}")
     return frozenset(ids)
+
+
+def _gates(values: OptionValues) -> tuple[Gate, ...]:
+    gates = tuple(values.each("gate", option_values.gate)) or (parse_gate("each"),)
+    for gate in gates:
+        if gate.needs_baseline and values.path("baseline") is None:
+            raise pytest.UsageError(
+                f"{values.shown('gate')} {gate.expression} compares with an earlier run; name its JSONL with "
+                "--rollout-baseline"
+            )
+    return gates
 
 
 def _report(values: OptionValues) -> Path | None:

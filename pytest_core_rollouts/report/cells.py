@@ -32,8 +32,17 @@ def escape(text: str) -> str:
     White space of any kind, newlines included, becomes one space. Other control characters, those that reorder text,
     and lone surrogates are shown by their number. Empty text gives `-`.
     """
-    line = "".join(_visible(character) for character in " ".join(text.split()))
-    return _SPECIAL.sub(_harmless, _clip(line)) or UNKNOWN
+    return prose(_clip(plain(text))) or UNKNOWN
+
+
+def prose(text: str) -> str:
+    """`text` as one line of Markdown, whole: like `escape`, for sentences."""
+    return _SPECIAL.sub(_harmless, plain(text))
+
+
+def plain(text: str) -> str:
+    """`text` as one line for a terminal: white space is one space, control characters are shown by their number."""
+    return "".join(_visible(character) for character in " ".join(text.split()))
 
 
 def _visible(character: str) -> str:
@@ -93,12 +102,19 @@ def exact(value: Fraction, beside: Fraction) -> str:
 
 def signed(value: Fraction | float) -> str:
     """A difference with its sign: `+0.125`, `-0.500`, `0.000`."""
-    return ("+" if value > 0 else "-" if value < 0 else "") + decimal(abs(value))
+    sign = "+" if value > 0 else "-" if value < 0 else ""
+    return sign + decimal(value if value > 0 else -value)
 
 
 def chance(p: Fraction) -> str:
     """A p-value with two significant digits: `0.029`, `0.86`, `<0.0001`."""
     return "<0.0001" if p < Fraction(1, 10_000) else f"{float(p):.2g}"
+
+
+def p_is(p: Fraction) -> str:
+    """The same within a sentence: `p = 0.029`, `p < 0.0001`."""
+    text = chance(p)
+    return f"p < {text[1:]}" if text.startswith("<") else f"p = {text}"
 
 
 def between(ends: tuple[Fraction | float | None, Fraction | float | None] | None) -> str:

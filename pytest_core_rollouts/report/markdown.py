@@ -5,36 +5,53 @@ The same summary always gives the same text, byte for byte: no clock, no locale,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_core_rollouts.report.cells import UNKNOWN, Column, between, decimal, escape, table, table_width
+from pytest_core_rollouts.report.cells import UNKNOWN, Column, between, decimal, escape, prose, table, table_width
 from pytest_core_rollouts.report.summary import AgentScore, Estimate, Summary, TaskScore
 
 MAX_TASKS = 50
 """Tasks shown one by one; of more, only those that were not always solved."""
+FEW_TASKS = 10
+"""Tasks shown in a terminal that was not asked for more: those that were not always solved."""
+FEW_KINDS = 3
+"""Kinds of faults shown there."""
 
 
-def markdown(summary: Summary) -> str:
-    """The whole report: what ran, a row per agent, what missing grades could change, pass@k and pass^k, tasks."""
-    return _report(summary, None)
+def markdown(summary: Summary, *, verdicts: Sequence[str] = (), appendix: Sequence[str] = ()) -> str:
+    """The whole report: what ran, what the gates say, a row per agent, what missing rewards could change, faults,
+    pass@k and pass^k, tasks, groups; then what `appendix` holds (comparisons).
+    """
+    said = "".join(f"- {prose(verdict)}\n" for verdict in verdicts)
+    parts = [*filter(None, (_header(summary), said)), *_parts(summary)]
+    return "\n".join([*parts, *appendix])
 
 
-def terminal(summary: Summary, width: int = 80) -> str:
-    """The same report for a terminal: short heads, and columns left out, least important first, until `width` fits."""
-    return _report(summary, width)
+def terminal(summary: Summary, width: int = 80, *, whole: bool = False, groups: bool = False) -> str:
+    """The same for a terminal: short heads, and columns left out, least important first, until `width` fits.
+
+    Unless it is to be `whole`, only what needs a look: tasks that were not always solved, estimates that the first
+    table does not imply, groups if asked for.
+    """
+    return "\n".join([_header(summary), *_parts(summary, width=width, whole=whole, groups=groups or whole)])
 
 
-def _report(summary: Summary, width: int | None) -> str:
-    parts = [_header(summary)]
-    if summary.agents:
-        parts.append(_agents(summary, width))
-        if notes := "".join(_missing_note(agent, _pass_head(summary)) for agent in summary.agents):
-            parts.append(notes)
-        if summary.samples[1] > 1:
-            parts.append(_estimates(summary))
-        parts.append(_tasks(summary))
-    return "\n".join(parts)
+def _parts(summary: Summary, *, width: int | None = None, whole: bool = True, groups: bool = True) -> Iterator[str]:
+    if not summary.agents:
+        return
+    yield _agents(summary, width)
+    if notes := "".join(_missing_note(agent, _pass_head(summary)) for agent in summary.agents):
+        yield notes
+    if faults := _faults_by_kind(summary, None if whole else FEW_KINDS):
+        yield faults
+    if summary.samples[1] > (1 if whole else 2) and (whole or 0 < summary.solved < summary.graded):
+        yield _estimates(summary)
+    if tasks := _tasks(summary, whole=whole):
+        yield tasks
+    if groups and summary.samples[1] > 1:
+        yield _groups(summary)
 
 
 def _header(summary: Summary) -> str:
@@ -42,7 +59,8 @@ def _header(summary: Summary) -> str:
         return f"rows {summary.rows} of {summary.planned} selected\n"
     fewest, most = summary.samples
     samples = _counted(most, "sample") if fewest == most else f"{fewest} to {most} samples"
-    return f"{_counted(summary.rows, 'rollout')}: {_counted(len(summary.tasks), 'task')}, {samples} each\n"
+    merged = f", {summary.runs} runs merged" if summary.runs > 1 else ""
+    return f"{_counted(summary.rows, 'rollout')}: {_counted(len(summary.tasks), 'task')}, {samples} each{merged}\n"
 
 
 def _counted(number: int, thing: str) -> str:
@@ -166,6 +184,18 @@ def _missing_note(agent: AgentScore, pass_head: str) -> str:
     )
 
 
+def _faults_by_kind(summary: Summary, most: int | None) -> str:
+    """Why rollouts have no reward: a line for each kind, the most frequent first."""
+    kinds: Counter[str] = Counter()
+    for agent in summary.agents:
+        kinds.update(dict(agent.faults))
+    ordered = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
+    lines = [f"- {count} x {prose(kind)}\n" for kind, count in ordered[:most]]
+    if len(ordered) > len(lines):
+        lines.append(f"- and {_counted(len(ordered) - len(lines), 'more kind')} of errors\n")
+    return "".join(lines)
+
+
 # pass@k and pass^k
 
 
@@ -191,27 +221,37 @@ def _estimate(estimate: Estimate) -> str:
 # One row per task
 
 
-def _tasks(summary: Summary) -> str:
+def _tasks(summary: Summary, *, whole: bool) -> str:
     scores = {agent.label: {task.task: task for task in agent.tasks} for agent in summary.agents}
-    shown, rest = _chosen(summary.tasks, scores)
-    columns = [Column("task (solved/graded)", [escape(task) for task in shown], numeric=False)]
+    shown, rest = _chosen(summary.tasks, scores, whole=whole)
+    columns = [Column("task (solved/graded)", [_task_name(task, scores) for task in shown], numeric=False)]
     for label, of_task in scores.items():
         columns.append(Column(escape(label), [_count(of_task.get(task)) for task in shown]))
-    return table(columns) + (f"\n{rest}\n" if rest else "") if shown else f"{rest}\n"
+    said = f"{rest}\n" if rest else ""
+    return table(columns) + (f"\n{said}" if said else "") if shown else said
 
 
-def _chosen(tasks: Sequence[str], scores: dict[str, dict[str, TaskScore]]) -> tuple[Sequence[str], str]:
+def _task_name(task: str, scores: dict[str, dict[str, TaskScore]]) -> str:
+    xfail = any(of_task[task].xfails for of_task in scores.values() if task in of_task)
+    return escape(task) + (" (xfail)" if xfail else "")
+
+
+def _chosen(tasks: Sequence[str], scores: dict[str, dict[str, TaskScore]], *, whole: bool) -> tuple[Sequence[str], str]:
     """The tasks to show, and a sentence about the rest."""
-    if len(tasks) <= MAX_TASKS:
+    if whole and len(tasks) <= MAX_TASKS:
         return tasks, ""
+    most = MAX_TASKS if whole else FEW_TASKS
     open_tasks = [
         task
         for task in tasks
         if any(score.solved < score.planned for of_task in scores.values() if (score := of_task.get(task)))
     ]
-    solved, more = len(tasks) - len(open_tasks), max(0, len(open_tasks) - MAX_TASKS)
-    said = f"{_counted(solved, 'more task')} solved by every rollout" + (f", {more} more not" if more else "")
-    return open_tasks[:MAX_TASKS], said + "."
+    solved, more = len(tasks) - len(open_tasks), max(0, len(open_tasks) - most)
+    if not (open_tasks or whole):
+        return (), ""  # the first table says it
+    said = f"{_counted(solved, 'more task')} solved by every rollout" if solved or more else ""
+    said += f", {more} more not{'' if whole else ' (-v shows them)'}" if more else ""
+    return open_tasks[:most], f"{said}." if said else ""
 
 
 def _count(score: TaskScore | None) -> str:
@@ -219,3 +259,29 @@ def _count(score: TaskScore | None) -> str:
         return UNKNOWN
     of_planned = f" of {score.planned}" if score.missing else ""
     return f"{score.solved}/{score.graded}{of_planned}"
+
+
+# Groups
+
+
+def _groups(summary: Summary) -> str:
+    """How much a run could teach: per agent, where there are several."""
+    lines = [_group_line(agent, several=len(summary.agents) > 1) for agent in summary.agents]
+    return "".join(lines) + (
+        "\nA group is the samples of one task by one agent. Methods that learn from groups (GRPO and its kin) compare\n"
+        "a reward with its group's mean: where all rewards are the same, nothing is learned.\n"
+    )
+
+
+def _group_line(agent: AgentScore, *, several: bool) -> str:
+    health = agent.groups
+    kinds = [
+        (health.signal, "with a signal (rewards differ)"),
+        (health.all_one, "all 1"),
+        (health.all_zero, "all 0"),
+        (health.alike, "all the same in between"),
+        (health.empty, "without a reward"),
+    ]
+    whose = f" of {escape(agent.label)}" if several else ""
+    said = ", ".join(f"{count} {what}" for count, what in kinds if count)
+    return f"- groups{whose}: {health.complete} of {health.total} complete; {said}\n"

@@ -30,6 +30,7 @@ class TaskScore:
     planned: int
     rows: int
     rewards: tuple[Fraction, ...]  # of the graded rows, in ascending order
+    solved: int  # rows whose reward passes: 1, or what the task says
     timeouts: int
     digests: frozenset[tuple[str, str]] = frozenset()  # (input, grading) of its rows: one pair, unless it was changed
     xfails: int = 0  # rows of rollouts that were expected to fail
@@ -37,10 +38,6 @@ class TaskScore:
     @property
     def graded(self) -> int:
         return len(self.rewards)
-
-    @property
-    def solved(self) -> int:
-        return self.rewards.count(Fraction(1))
 
     @property
     def missing(self) -> int:
@@ -54,7 +51,8 @@ class TaskScore:
     def filled(self, reward: int) -> TaskScore:
         """The same, had every missing rollout had this reward."""
         rewards = tuple(sorted((*self.rewards, *(Fraction(reward),) * self.missing)))
-        return dataclasses.replace(self, rewards=rewards, rows=self.planned)
+        solved = self.solved + reward * self.missing
+        return dataclasses.replace(self, rewards=rewards, solved=solved, rows=self.planned)
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,7 @@ class AgentScore:
 
     @cached_property
     def solved_share(self) -> Estimate:
-        """The share of tasks with at least one rollout of reward 1. A task whose rollouts all are errors counts as not
+        """The share of tasks with at least one solved rollout. A task whose rollouts all are errors counts as not
         solved, so that errors never raise the figure."""
 
         def of_task(task: TaskScore) -> _TaskFigure:
@@ -226,8 +224,7 @@ def summarize(records: Iterable[RolloutRecord], planned: int = 0, *, judged: boo
     `judged` leaves out rollouts that were expected to fail, rows and plan, as gates do.
     The order of the rows makes no difference, as long as those of one rollout keep theirs.
     """
-    slim = (dataclasses.replace(record, items=None, answer=None, answer_text=None) for record in records)
-    rows = list(effective(slim).values())
+    rows = list(effective(map(slim, records)).values())
     if judged:
         planned -= sum(row.xfail for row in rows)
         rows = _judged(rows)
@@ -240,6 +237,11 @@ def summarize(records: Iterable[RolloutRecord], planned: int = 0, *, judged: boo
     agents = tuple(_agent_score(labels[key], by_agent[key]) for key in sorted(by_agent))
     most = max(planned, sum(by_run.values()), sum(agent.planned for agent in agents))
     return Summary(agents, most, max(1, len(by_run)))
+
+
+def slim(record: RolloutRecord) -> RolloutRecord:
+    """The record without what only grading and reading need: thousands of them fit in memory."""
+    return dataclasses.replace(record, items=None, answer=None, answer_text=None, reasons=(), request_ids={})
 
 
 def _judged(rows: Sequence[RolloutRecord]) -> list[RolloutRecord]:
@@ -258,13 +260,14 @@ def _judged(rows: Sequence[RolloutRecord]) -> list[RolloutRecord]:
         less[run_id, "run"] += xfails
 
     def plan(row: RolloutRecord) -> dict[str, int]:
-        keys: dict[str, tuple[Any, ...]] = {
-            "run": (row.run_id,),
-            "agent": (row.run_id, agent_key(row)),
-            "tasks": (row.run_id, agent_key(row)),
-            "group": (row.run_id, agent_key(row), row.task),
+        run_id, agent = row.run_id, agent_key(row)
+        fewer = {
+            "run": less[run_id, "run"],
+            "agent": less[run_id, agent, "agent"],
+            "tasks": less[run_id, agent, "tasks"],
+            "group": less[run_id, agent, row.task, "group"],
         }
-        return {what: count - less[(*keys[what], what)] for what, count in row.planned.items() if what in keys}
+        return {what: count - fewer.get(what, 0) for what, count in row.planned.items()}
 
     return [dataclasses.replace(row, planned=plan(row)) for row in rows if not row.xfail]
 
@@ -313,6 +316,7 @@ def _task_score(task: str, rows: Sequence[RolloutRecord]) -> TaskScore:
         planned=_planned(rows, "group", len(rows)),
         rows=len(rows),
         rewards=tuple(sorted(_exact(row.reward) for row in rows if row.reward is not None)),
+        solved=sum(row.solved for row in rows),
         timeouts=sum(row.status == "timeout" for row in rows),
         digests=frozenset((row.input_digest, row.grading_digest) for row in rows),
         xfails=sum(row.xfail for row in rows),

@@ -43,6 +43,8 @@ def test_the_report_of_a_run_with_faults() -> None:
         - agent codex: valid 1/8, errors 7. Had these all failed / all passed:
           mean reward 0.125 / 1.000, pass@4 0.500 / 1.000.
 
+        - 7 x error: no reason given
+
         | estimate (95% interval) |          claude_sdk |             codex |
         | ----------------------- | ------------------: | ----------------: |
         | pass@1                  | 0.625 (0.004-0.999) | 1.000 [1/2 tasks] |
@@ -55,6 +57,12 @@ def test_the_report_of_a_run_with_faults() -> None:
         | -------------------- | ---------: | -------: |
         | A                    |        4/4 | 1/1 of 4 |
         | B                    |        1/4 | 0/0 of 4 |
+
+        - groups of claude_sdk: 2 of 2 complete; 1 with a signal (rewards differ), 1 all 1
+        - groups of codex: 0 of 2 complete; 1 all 1, 1 without a reward
+
+        A group is the samples of one task by one agent. Methods that learn from groups (GRPO and its kin) compare
+        a reward with its group's mean: where all rewards are the same, nothing is learned.
         """  # noqa: E501
     )
 
@@ -158,7 +166,7 @@ def test_a_terminal_of_80_columns_is_not_overrun() -> None:
 
 def test_a_wide_terminal_shows_what_the_file_shows() -> None:
     summary = summarize(run({"A": (1.0, 0.0)}))
-    assert terminal(summary, 200) == markdown(summary)
+    assert terminal(summary, 200, whole=True) == markdown(summary)
 
 
 def test_agent_files_are_named_where_harness_and_model_do_not_tell_them_apart() -> None:
@@ -183,7 +191,7 @@ def test_of_many_tasks_those_that_were_not_always_solved_are_shown() -> None:
     results = {f"t{n:03}": (1.0, float(n % 20 > 0)) for n in range(200)}
     text = markdown(summarize(run(results)))
     assert [line[0] for line in tables(text)[-1][2:]] == [f"t{n:03}" for n in range(0, 200, 20)]
-    assert text.endswith("\n190 more tasks solved by every rollout.\n")
+    assert "\n190 more tasks solved by every rollout.\n" in text
     text = markdown(summarize(run({f"t{n:03}": (0.0,) for n in range(MAX_TASKS + 3)})))
     assert text.endswith("\n0 more tasks solved by every rollout, 3 more not.\n")
 

@@ -1,0 +1,51 @@
+"""`python -m pytest_core_rollouts VERB ...`: what is done with results outside a run.
+
+A verb is a module with `HELP` (one line), `add_arguments(parser)` and `run(arguments) -> int` (the exit code), and a
+line in `VERBS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final
+
+VERBS: Final = {
+    "report": "pytest_core_rollouts.cli.report",
+    "compare": "pytest_core_rollouts.cli.compare",
+}
+
+USAGE_ERROR: Final = 4
+"""The exit code for arguments or files that make no sense; pytest's own."""
+
+
+class CommandError(Exception):
+    """What is wrong with the arguments or files, in one line that says what to do."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb; its exit code. What cannot be done is one line on stderr and exit code 4."""
+    parser = argparse.ArgumentParser(prog="python -m pytest_core_rollouts", description=(__doc__ or "").split("\n")[0])
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for name, module in VERBS.items():
+        verb = import_module(module)
+        added = verbs.add_parser(name, help=verb.HELP, description=verb.HELP)
+        verb.add_arguments(added)
+        added.set_defaults(_run=verb.run)
+    try:
+        arguments = parser.parse_args(argv)
+    except SystemExit as ended:
+        return USAGE_ERROR if ended.code else 0
+    try:
+        code: int = arguments._run(arguments)
+        sys.stdout.flush()
+    except CommandError as error:
+        print(f"ERROR: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except BrokenPipeError:  # whoever read the output has enough, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code

@@ -1,0 +1,58 @@
+"""`compare A B`: two results, task by task; `compare A`: the agents of one."""
+
+from __future__ import annotations
+
+import argparse
+
+from pytest_core_rollouts.cli import CommandError, results
+from pytest_core_rollouts.comparison import Comparison, compare, counterpart
+from pytest_core_rollouts.report.changes import changes
+from pytest_core_rollouts.report.summary import Summary
+
+HELP = "Compare B with A, task by task: two JSONL files, or agents of them; with A alone, its agents."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    what = "JSONL of a run, or FILE::AGENT for one agent of it"
+    parser.add_argument("a", metavar="A", help=f"before: {what}")
+    parser.add_argument(
+        "b", metavar="B", nargs="?", help=f"after: {what}; without it, A's further agents with its first"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0, whatever the difference: `report --gate` is for exit codes."""
+    name, before = results.scores(arguments.a)
+    compared = _within(name, before) if arguments.b is None else _between(name, before, *results.scores(arguments.b))
+    results.write("\n".join(changes(*one) for one in compared))
+    return 0
+
+
+_Named = tuple[Comparison, str, str]
+
+
+def _within(name: str, summary: Summary) -> list[_Named]:
+    first, *others = summary.agents
+    if not others:
+        raise CommandError(f"{name} has one agent, {first.label}; name a second file to compare with")
+    return [(compare(first, other), first.label, other.label) for other in others]
+
+
+def _between(name: str, before: Summary, other: str, after: Summary) -> list[_Named]:
+    pairs = [(counterpart(agent, before, after), agent) for agent in after.agents]
+    single = len(pairs) == 1
+    compared = [
+        (
+            compare(one, two),
+            name if single else f"{one.label} in {name}",
+            other if single else f"{two.label} in {other}",
+        )
+        for one, two in pairs
+        if one is not None
+    ]
+    if not compared:
+        has = [", ".join(agent.label for agent in summary.agents) for summary in (before, after)]
+        raise CommandError(
+            f"no agent is in both: {name} has {has[0]}, {other} has {has[1]}; choose with {name}::AGENT {other}::AGENT"
+        )
+    return compared

@@ -1,0 +1,129 @@
+"""A comparison as text: what changed, how sure that is, and what could not have been seen."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from pytest_core_rollouts.comparison import Comparison, Power, TaskChange
+from pytest_core_rollouts.report.cells import Column, chance, decimal, escape, p_is, prose, signed, table
+
+FEW = 5
+"""Tasks named in a terminal that was not asked for more."""
+
+
+def changes(comparison: Comparison, before: str, after: str, *, width: int | None = None, whole: bool = True) -> str:
+    """Markdown, also for terminals (`width` columns): `after` compared with `before`, worst tasks first.
+
+    Unless it is to be `whole`, tasks are named in a sentence instead of a table.
+    """
+    changed = sorted((one for one in comparison.tasks if one.difference), key=lambda one: (one.difference, one.task))
+    sentences = [*_certainty(comparison), *_left_out(comparison, whole=whole)]
+    if not whole and (worst := _worst(changed)):
+        sentences.insert(0, worst)
+    lines = [_wrapped(f"{prose(after)} compared with {prose(before)}: {headline(comparison)}.", width)]
+    lines += [_wrapped(f"- {sentence}", width) for sentence in sentences]
+    if whole and changed:
+        lines += ["", table(_columns(changed))]
+    if whole and (same := len(comparison.tasks) - len(changed)):
+        lines += [*([] if changed else [""]), f"{same} task{'s' if same > 1 else ''} without a change.\n"]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _wrapped(text: str, width: int | None) -> str:
+    if width is None:
+        return text
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def headline(comparison: Comparison) -> str:
+    """The change in one clause."""
+    if comparison.difference is None:
+        return "no task can be compared"
+    before, after = comparison.means
+    tasks = len(comparison.tasks)
+    return (
+        f"mean reward {decimal(before)} -> {decimal(after)} over {tasks} task{'s' if tasks > 1 else ''}, "
+        f"{signed(comparison.difference)}{_interval(comparison)}"
+    )
+
+
+def _interval(comparison: Comparison) -> str:
+    if comparison.interval is None:
+        return ""
+    low, high = comparison.interval
+    return f" (95% interval {signed(low)} to {signed(high)})"
+
+
+def _certainty(comparison: Comparison) -> Iterator[str]:
+    if not comparison.tasks:
+        return
+    these, such = comparison.p_these_tasks, comparison.p_such_tasks
+    if comparison.difference:
+        yield (
+            f"so large a difference by chance alone: {p_is(these.value)} on these tasks, "
+            f"{p_is(such.value)} on tasks like these"
+        )
+    yield from could_see(comparison.power)
+
+
+def could_see(power: Power) -> Iterator[str]:
+    """What could have been seen, in sentences."""
+    yield from (f"it could {sight}" for sight in sights(power))
+
+
+def sights(power: Power) -> Iterator[str]:
+    """What can be seen: clauses that follow "it can"."""
+    tasks = f"{power.tasks} task{'s' if power.tasks > 1 else ''}"
+    if power.overall is None:
+        yield f"see no drop of the mean, however large: {tasks} with so few samples are too few"
+    else:
+        yield (
+            f"see a drop of {decimal(power.overall.drop)} in the mean ({power.overall.rollouts} fewer of "
+            f"{power.rollouts} rollouts solved, spread over the tasks), and none that is smaller"
+        )
+    if power.least is not None and not power.sees_a_task:
+        n1, c1, n2 = power.least
+        yield (
+            f"see no single task drop: even {c1}/{n1} -> 0/{n2} has {p_is(power.p)}, "
+            f"{chance(power.corrected)} after Holm's correction for {tasks}"
+        )
+
+
+def _left_out(comparison: Comparison, *, whole: bool) -> Iterator[str]:
+    lists: Sequence[tuple[str, Sequence[str]]] = (
+        ("new, not compared", comparison.new),
+        ("task changed, not compared", comparison.changed),
+        ("no result now", comparison.ungraded),
+        ("no result before", comparison.unknown),
+        ("not selected, or gone", comparison.gone),
+    )
+    for what, tasks in lists:
+        if tasks:
+            yield f"{what}: {_named(list(map(escape, tasks)), whole=whole)}"
+
+
+def _worst(changed: Sequence[TaskChange]) -> str:
+    worse = [
+        f"{escape(one.task)} {one.before.solved}/{one.before.graded} -> {one.after.solved}/{one.after.graded}"
+        for one in changed
+        if one.difference < 0
+    ]
+    return f"worse: {_named(worse, whole=False)}" if worse else ""
+
+
+def _named(names: Sequence[str], *, whole: bool) -> str:
+    shown = names if whole else names[:FEW]
+    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
+
+
+def _columns(changed: Sequence[TaskChange]) -> list[Column]:
+    return [
+        Column("task", [escape(one.task) for one in changed], numeric=False),
+        Column("before", [f"{one.before.solved}/{one.before.graded}" for one in changed]),
+        Column("after", [f"{one.after.solved}/{one.after.graded}" for one in changed]),
+        Column("change", [signed(one.difference) for one in changed]),
+        Column("p", [chance(one.p) for one in changed]),
+        Column("Holm", [chance(one.corrected) for one in changed]),
+    ]
