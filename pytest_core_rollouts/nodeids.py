@@ -39,7 +39,7 @@ class NodeIds:
     def read(self, node_id: str) -> NamedRollout | None:
         """None for a node id that is no rollout's."""
         path, _, name = node_id.partition("::")
-        agent_slug, _, sample = name.rpartition("-")
+        agent_slug, _, sample = name.partition("@")[0].rpartition("-")  # --dist loadgroup adds `@group`
         agent = self._agents.get(agent_slug)
         if agent is None or path.rpartition("/")[2] != INSTRUCTION or not sample.isdecimal():
             return None

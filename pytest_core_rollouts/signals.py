@@ -10,13 +10,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-import pytest
-
 Handler = Callable[[int, "FrameType | None"], Any]
 
 
 class Signals:
-    """Handlers for SIGINT and SIGTERM, put back by `restore`. Does nothing off the main thread, where Python has none."""
+    """Handlers for SIGINT and SIGTERM, put back by `restore`. Off the main thread Python has none: nothing is done."""
 
     def __init__(self) -> None:
         self._before: dict[int, Any] = {}
@@ -37,9 +35,9 @@ class Signals:
     # ---- what the processes of a run do
 
     def interrupt_pytest(self) -> None:
-        """A plain run: both signals end pytest's loop. A SIGINT inherited as ignored, as background jobs get it, too."""
+        """Both signals end pytest as Ctrl-C does. A SIGINT inherited as ignored, as background jobs get it, too."""
         self.handle(signal.SIGINT, signal.default_int_handler)
-        self.handle(signal.SIGTERM, _exit_pytest)
+        self.handle(signal.SIGTERM, _interrupt)
 
     def ask(self, stop: Callable[[str], None], last_words: str) -> None:
         """A controller: the first signal of either kind calls `stop`, the second ends the process."""
@@ -67,5 +65,5 @@ class Signals:
         self.handle(signal.SIGTERM, end)
 
 
-def _exit_pytest(number: int, frame: FrameType | None) -> None:
-    raise pytest.exit.Exception(f"stopped by {signal.Signals(number).name}", returncode=2)
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(f"stopped by {signal.Signals(number).name}")

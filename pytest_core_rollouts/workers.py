@@ -7,6 +7,8 @@ rollouts in flight, so it has to know its queue beforehand: `ShardScheduling` gi
 A worker that dies takes no result with it: rows are on disk before anybody hears of them. The worker that takes over
 reads them, reports what had finished, and runs the rest under the same idempotency keys, so that Core gives back the
 Sessions that exist already. A rollout whose worker died twice is given up as an error.
+
+What the controller has to tell workers that are busy waiting, and hear nothing, it writes into a folder of theirs.
 """
 
 from __future__ import annotations
@@ -14,16 +16,18 @@ from __future__ import annotations
 import collections
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from pytest_core_rollouts.display import Display
 from pytest_core_rollouts.explain import explain_fault
-from pytest_core_rollouts.nodeids import NodeIds
+from pytest_core_rollouts.nodeids import NamedRollout, NodeIds
 from pytest_core_rollouts.rollout import lost_record
 from pytest_core_rollouts.run import Run
 from pytest_core_rollouts.signals import Signals
@@ -39,27 +43,21 @@ CRASHES = 2
 class ShardScheduling:
     """Gives each worker its items at once; xdist's `Scheduling` protocol.
 
-    Of some node ids `unfinished` tells the rollouts that have no result yet; `give_up` reports one whose workers died
-    too often.
+    `take_back` is told what a dead worker had not reported, as node ids, and gives those that are to run again;
+    `is_rollout` tells a rollout's node id from another test's.
     """
 
     def __init__(
-        self,
-        shards: int,
-        in_flight: int,
-        unfinished: Callable[[list[str]], set[str]],
-        give_up: Callable[[str], None],
+        self, shards: int, take_back: Callable[[list[str]], Container[str]], is_rollout: Callable[[str], bool]
     ) -> None:
         self.shards = shards
-        self.in_flight = in_flight
-        self.unfinished = unfinished
-        self.give_up = give_up
+        self.take_back = take_back
+        self.is_rollout = is_rollout
         self.collection: list[str] | None = None
         self._ids: dict[WorkerController, Sequence[str]] = {}
         self._pending: dict[WorkerController, dict[int, None]] = {}
         self._started: set[WorkerController] = set()
         self._orphans: dict[int, list[int]] = {}
-        self._crashes: collections.Counter[int] = collections.Counter()
 
     @property
     def nodes(self) -> list[WorkerController]:
@@ -95,19 +93,20 @@ class ShardScheduling:
         raise NotImplementedError("nothing is stolen from a shard")
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Keep what the node had not finished for the one that replaces it. None: nothing counts as crashed yet."""
+        """Keep what the node had not finished for the one that replaces it; the test that it died in, if it is none of
+        ours.
+        """
         self._ids.pop(node, None)
         pending = list(self._pending.pop(node))
         if not pending:
             return None
         assert self.collection is not None
-        unfinished = self.unfinished([self.collection[index] for index in pending])
-        in_flight = [index for index in pending if self.collection[index] in unfinished][: self.in_flight]
-        self._crashes.update(in_flight)
-        given_up = {index for index in in_flight if self._crashes[index] >= CRASHES}
-        for index in sorted(given_up):
-            self.give_up(self.collection[index])
-        self._orphans[shard_of(node)] = [index for index in pending if index not in given_up]
+        culprit = self.collection[pending[0]]
+        if not self.is_rollout(culprit):
+            self._orphans[shard_of(node)] = pending[1:]
+            return culprit
+        again = self.take_back([self.collection[index] for index in pending])
+        self._orphans[shard_of(node)] = [index for index in pending if self.collection[index] in again]
         return None
 
     def schedule(self) -> None:
@@ -117,7 +116,9 @@ class ShardScheduling:
             if node in self._started:
                 continue
             if list(ids) != self.collection:
-                raise pytest.UsageError("the workers collected different items; is a conftest random or time-dependent?")
+                raise pytest.UsageError(
+                    "the workers collected different items; is a conftest random or time-dependent?"
+                )
             self._start(node)
 
     def _start(self, node: WorkerController) -> None:
@@ -139,6 +140,33 @@ def shard_of(node: WorkerController) -> int:
     return shard
 
 
+class SharedFolder:
+    """A folder in which a controller tells its workers what they have to know while they wait."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def stop(self, reason: str) -> None:
+        """Every worker is to cancel what it has in flight and to start nothing more."""
+        partial = self.path / "stop.part"
+        partial.write_text(reason, encoding="utf-8")
+        partial.replace(self.path / "stop")
+
+    @property
+    def stop_reason(self) -> str | None:
+        file = self.path / "stop"
+        return file.read_text(encoding="utf-8") if file.exists() else None
+
+    def add(self, kind: Literal["again", "given-up"], rollout_ids: Iterable[str]) -> None:
+        """`again`: begun by a worker that died, to be looked for among the rows first. `given-up`: not to be run."""
+        with (self.path / kind).open("a", encoding="ascii") as file:
+            file.writelines(f"{rollout_id}\n" for rollout_id in rollout_ids)
+
+    def listed(self, kind: Literal["again", "given-up"]) -> frozenset[str]:
+        file = self.path / kind
+        return frozenset(file.read_text(encoding="ascii").split()) if file.exists() else frozenset()
+
+
 class Controller:
     """The controller's side, registered only there."""
 
@@ -146,16 +174,20 @@ class Controller:
         self.run = run
         self.signals = signals
         self.node_ids = NodeIds(run.config, run.settings)
-        self.folder = Path(tempfile.mkdtemp(prefix="rollouts-"))
+        self.shared = SharedFolder(Path(tempfile.mkdtemp(prefix="rollouts-")))
         self.workers = len(run.config.getoption("tx"))
         self._free_shards = list(range(self.workers))
         self._crashes: collections.Counter[str] = collections.Counter()
         self._failures = 0
 
     @property
+    def _in_flight(self) -> int:
+        return self.run.settings.concurrency or 1
+
+    @property
     def _sharded(self) -> bool:
         """Whether workers keep several rollouts in flight, and so have to know their items beforehand."""
-        return self.run.settings.concurrency not in (None, 1)
+        return self._in_flight > 1
 
     # ---- telling workers
 
@@ -165,16 +197,9 @@ class Controller:
             **self.run.for_workers(),
             "shard": self._free_shards.pop(0) if self._free_shards else 0,
             "shards": self.workers if self._sharded else 0,
-            "takes_over": bool(self._crashes),
-            "stop_file": str(self.folder / "stop"),
+            "folder": str(self.shared.path),
         }
         node.workerinput["rollouts"] = told
-
-    def stop_workers(self, reason: str) -> None:
-        """Make every worker cancel what it has in flight and start nothing more."""
-        partial = self.folder / "stop.part"
-        partial.write_text(reason, encoding="utf-8")
-        partial.replace(self.folder / "stop")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -182,7 +207,7 @@ class Controller:
         self._failures += report.failed
         most = self.run.config.getoption("maxfail")
         if most and self._failures >= most:
-            self.stop_workers(f"stopping after {self._failures} failures")
+            self.shared.stop(f"stopping after {self._failures} failures")
 
     # ---- scheduling
 
@@ -193,12 +218,20 @@ class Controller:
         self.run.prepare([(named.task_id, named.agent, named.sample) for named in self.node_ids.read_all(ids)])
         if self.run.ready:
             self.signals.ask(self._stop, self.run.last_words)
+            self._tell(self.run.outlook)
             self.run.display = Display(self.run.config, len(self.run.selected), lambda: None)
             self.run.display.tick_by_itself()
 
+    def _tell(self, lines: Sequence[str]) -> None:
+        reporter: pytest.TerminalReporter | None = self.run.config.pluginmanager.get_plugin("terminalreporter")
+        for line in lines:
+            assert reporter is not None
+            reporter.ensure_newline()
+            reporter.write_line(line)
+
     def _stop(self, reason: str) -> None:
         """Let the workers end in order, and xdist after them."""
-        self.stop_workers(reason)
+        self.shared.stop(reason)
         distributed: Any = self.run.config.pluginmanager.get_plugin("dsession")
         distributed.shouldstop = reason
 
@@ -206,7 +239,7 @@ class Controller:
     def pytest_xdist_make_scheduler(self) -> ShardScheduling | None:
         if not self._sharded:
             return None
-        return ShardScheduling(self.workers, self.run.settings.concurrency or 1, self._unfinished, self._give_up)
+        return ShardScheduling(self.workers, self._take_back, lambda node_id: self.node_ids.read(node_id) is not None)
 
     # ---- dead workers
 
@@ -214,71 +247,88 @@ class Controller:
     def pytest_testnodedown(self, node: WorkerController, error: object | None) -> None:
         if error is not None:
             self._free_shards.append(shard_of(node))
-            self._crashes["*"] += 1
+
+    def _take_back(self, node_ids: list[str]) -> Container[str]:
+        """Of what a dead worker of ours had before it, in its order: all but the rollouts that are given up now."""
+        rollout_ids = {named.node_id: self._rollout_id(named) for named in self.node_ids.read_all(node_ids)}
+        self.shared.add("again", rollout_ids.values())
+        done = {record.rollout_id for record in self.run.rows()}
+        unfinished = [node_id for node_id, rollout_id in rollout_ids.items() if rollout_id not in done]
+        in_flight = unfinished[: self._in_flight]
+        self._crashes.update(in_flight)
+        given_up = {node_id for node_id in in_flight if self._crashes[node_id] >= CRASHES}
+        for node_id in sorted(given_up):
+            location = (node_id.split("::")[0], 0, node_id)
+            report = pytest.TestReport(node_id, location, {}, "failed", self._give_up(node_id), "setup")
+            self.run.config.hook.pytest_runtest_logreport(report=report)
+        return set(node_ids) - given_up
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
         """xdist's own schedulers: queue a crashed worker's rollout again, once."""
-        if self.node_ids.read(crashitem) is None:
+        named = self.node_ids.read(crashitem)
+        if named is None:
             return
         self._crashes[crashitem] += 1
-        if self._crashes[crashitem] < CRASHES:
-            try:
-                sched.mark_test_pending(crashitem)
-            except NotImplementedError:  # loadscope and its kin
-                pass
-            else:
-                report.outcome = "rerun"  # type: ignore[assignment]
-                return
-        report.when = "setup"  # an ERROR: the rollout has no reward
-        report.longrepr = self._record_loss(crashitem)
+        if self._crashes[crashitem] >= CRASHES:
+            report.when = "setup"  # an ERROR: the rollout has no reward
+            report.longrepr = self._give_up(crashitem)
+            return
+        self.shared.add("again", [self._rollout_id(named)])
+        with suppress(NotImplementedError):  # loadscope and its kin have queued it themselves
+            sched.mark_test_pending(crashitem)
+        report.outcome = "rerun"  # type: ignore[assignment]
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         return ("", "", "") if str(report.outcome) == "rerun" and report.nodeid in self._crashes else None
 
-    def _give_up(self, node_id: str) -> None:
-        location = (node_id.split("::")[0], 0, node_id)
-        loss = self._record_loss(node_id)
-        report = pytest.TestReport(node_id, location, {}, "failed", loss, "setup")
-        self.run.config.hook.pytest_runtest_logreport(report=report)
-
-    def _record_loss(self, node_id: str) -> str:
+    def _give_up(self, node_id: str) -> str:
         """Write the row that the rollout's worker could not; the text for the report."""
         named = self.node_ids.read(node_id)
         assert named is not None, "only rollouts are given up"
         rollout = self.run.plan(load_task(named.folder, named.task_id), named.agent, named.sample)
-        record = lost_record(rollout, f"its worker died {self._crashes[node_id] or CRASHES} times")
+        self.shared.add("given-up", [rollout.rollout_id])
+        if any(record.rollout_id == rollout.rollout_id for record in self.run.rows()):
+            return f"its worker died {CRASHES} times while it told the result, which is in {self.run.out}"
+        record = lost_record(rollout, f"its worker died {CRASHES} times")
         self.run.save(record)
         return explain_fault(record)
 
-    def _unfinished(self, node_ids: list[str]) -> set[str]:
-        """Those of rollouts that have no row yet."""
-        done = {record.rollout_id for record in self.run.rows()}
-        named = self.node_ids.read_all(node_ids)
-        return {one.node_id for one in named if self.run.rollout_id(one.task_id, one.agent, one.sample) not in done}
+    def _rollout_id(self, named: NamedRollout) -> str:
+        return self.run.rollout_id(named.task_id, named.agent, named.sample)
 
     def pytest_unconfigure(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.shared.path, ignore_errors=True)
 
 
-class WorkerStop:
-    """How a worker learns that it should stop: the controller says so in a file, or is gone."""
+class Worker:
+    """A worker's side: how it learns what its controller decides, or that there is none any more."""
 
     def __init__(self, told: dict[str, Any]) -> None:
-        self._file = Path(told["stop_file"])
-        self._parent = os.getppid()
+        self.shared = SharedFolder(Path(told["folder"]))
+        self._controller = os.getppid()
         self._terminated: str | None = None
 
     def terminate(self, reason: str) -> None:
         """Stop for a reason of this process's own: a signal."""
         self._terminated = reason
 
-    def reason(self) -> str | None:
+    @property
+    def stop_reason(self) -> str | None:
         """Why to stop, or None."""
         if self._terminated is not None:
             return self._terminated
-        if self._file.exists():
-            return self._file.read_text(encoding="utf-8")
-        if os.getppid() != self._parent:
+        if os.getppid() != self._controller:
+            _fall_silent()
             return "the controller is gone"
-        return None
+        return self.shared.stop_reason
+
+
+def _fall_silent() -> None:
+    """Nobody is there to hear what xdist will have to say about its broken connection."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -58,45 +59,50 @@ def test_so_many_are_in_flight_and_no_more(project: Project, core: FakeCore) -> 
 
 UNIT = """
 import pytest
-
-log = []
+from conftest import note
 
 @pytest.fixture(scope="session")
 def per_session():
-    log.append("session up")
+    note("session up")
     yield
-    log.append("session down")
-    print("LOG " + ", ".join(log))
+    note("session down")
 
 @pytest.fixture(scope="package", autouse=True)
 def per_package(per_session):
-    log.append("package up")
+    note("package up")
     yield
-    log.append("package down")
+    note("package down")
 
 @pytest.fixture(scope="module", autouse=True)
 def per_module(request):
     name = request.module.__name__.rpartition(".")[2]
-    log.append(name + " up")
+    note(name + " up")
     yield
-    log.append(name + " down")
+    note(name + " down")
+"""
+ROOT = """
+from pathlib import Path
+
+def note(text):
+    with open(Path(__file__).with_name("log"), "a") as log:
+        log.write(text + "\\n")
 
 def pytest_runtest_logreport(report):
     if "instruction.md" in report.nodeid and report.when == "call":
-        log.append("rollout")
+        note("rollout")
 """
 
 
-def test_other_tests_keep_their_order_and_each_fixture_its_time(paced: Project, core: FakeCore) -> None:
+def test_other_tests_keep_their_order_and_each_fixture_its_time(paced: Project) -> None:
+    paced.write("conftest.py", ROOT)
     paced.write("tests/unit/__init__.py")
     paced.write("tests/unit/conftest.py", UNIT)
-    module = "from .conftest import log\n" + "".join(f"def test_{n}(): log.append('test {n}')\n" for n in (1, 2))
+    module = "from conftest import note\n" + "".join(f"def test_{n}(): note('test {n}')\n" for n in (1, 2))
     paced.write("tests/unit/test_m.py", module)
     paced.write("tests/unit/test_n.py", module)
-    result = paced.run("tasks", "tests", "-s", "--rollout-concurrency", "1")
+    result = paced.run_apart("tasks", "tests")
     assert outcomes(result) == {"passed": 7}, text_of(result)
-    [line] = [line for line in result.outlines if "LOG " in line]
-    assert line.rpartition("LOG ")[2].split(", ") == [
+    assert (paced.path / "log").read_text().splitlines() == [
         "session up",
         "package up",
         *("test_m up", "test 1", "test 2", "test_m down"),
@@ -107,19 +113,21 @@ def test_other_tests_keep_their_order_and_each_fixture_its_time(paced: Project, 
     ]
 
 
-@pytest.mark.parametrize(("limit", "failed"), [("-x", 1), ("--maxfail=1", 1), ("--maxfail=2", 2)])
-@pytest.mark.parametrize("workers", [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "3")], ids=len)
+@pytest.mark.parametrize(("limit", "failed"), [("-x", 1), ("--maxfail=2", 2)])
+@pytest.mark.parametrize("workers", [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "2")], ids=len)
 def test_a_limit_of_failures_ends_what_is_in_flight(
     project: Project, core: FakeCore, limit: str, failed: int, workers: tuple[str, ...]
 ) -> None:
     for name in "abcdef":
         project.task(name)
     wrong_for(core, "a", "b", seconds=30)
-    result = project.run_apart("tasks", limit, "--rollout-concurrency", "3", *workers)
-    assert outcomes(result)["failed"] == failed, text_of(result)
+    began = time.monotonic()
+    result = project.run_apart("tasks", limit, *workers)
+    assert time.monotonic() - began < 25
+    assert outcomes(result)["failed"] >= failed, text_of(result)  # two workers may fail at the same moment
+    assert workers or outcomes(result)["failed"] == failed, text_of(result)
     assert not outcomes(result).keys() & {"errors", "passed"}, text_of(result)
     assert result.ret == (2 if workers else 1)
-    assert result.duration < 25
     finished = {row["task"] for row in project.records if row["status"] == "completed"}
     assert finished <= {"a", "b"}
     assert len(finished) >= failed
@@ -161,10 +169,10 @@ def test_its_duration_is_the_rollouts_own(paced: Project, workers: tuple[str, ..
             assert match[2] == "call" or match[1] == "0.00"
             if match[2] == "call":
                 shown[match[3]] = float(match[1])
-    assert shown == {task: pytest.approx(seconds, abs=0.006) for task, seconds in rows.items()}
+    assert shown == {task: pytest.approx(seconds, abs=0.011) for task, seconds in rows.items()}
     cases = ElementTree.parse(paced.path / "j.xml").findall(".//testcase")
     told = {str(case.get("classname")).split(".")[1]: float(case.get("time") or -1) for case in cases}
-    assert told == {task: pytest.approx(seconds, abs=0.002) for task, seconds in rows.items()}
+    assert told == {task: pytest.approx(seconds, abs=0.011) for task, seconds in rows.items()}
 
 
 @pytest.mark.parametrize("how", ["fd", "sys", "no", "tee-sys"])
@@ -249,15 +257,15 @@ def test_what_is_skipped_is_never_started(project: Project, core: FakeCore, how:
 
 def test_a_skip_by_a_setup_hook_is_reported_and_counts_as_not_run(project: Project, core: FakeCore) -> None:
     project.task("a")
-    hook = "import pytest\n\n@pytest.hookimpl(tryfirst=True)\ndef pytest_runtest_setup(item):\n    pytest.skip('not today')\n"
-    project.write("conftest.py", hook)
+    hook = "@pytest.hookimpl(tryfirst=True)\ndef pytest_runtest_setup(item):\n    pytest.skip('not today')\n"
+    project.write("conftest.py", "import pytest\n\n" + hook)
     result = project.run("tasks")
     assert outcomes(result) == {"skipped": 1}, text_of(result)
     assert "INTERNALERROR" not in text_of(result)
 
 
 def test_deselected_rollouts_are_not_started(paced: Project, core: FakeCore) -> None:
-    result = paced.run("tasks", "-k", "b or c")
+    result = paced.run("tasks", "-m", "rollout(task='b') or rollout(task='c')")
     assert outcomes(result) == {"passed": 2, "deselected": 1}
     assert {session.metadata["task"] for session in core.sessions.values()} == {"b", "c"}
     assert len(node_ids(paced.run("tasks", "--collect-only", "-q"))) == 3
