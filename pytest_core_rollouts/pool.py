@@ -1,6 +1,6 @@
 """Many rollouts at once: a thread with an asyncio loop, N of them in flight, each with its own connection to Core.
 
-The engine knows no pytest. Rollouts are submitted at any time from any thread; a finished one is handed out in
+The pool knows no pytest. Rollouts are submitted at any time from any thread; a finished one is handed out in
 completion order (`next_done`) or by its id (`wait`). A fault of one rollout never touches another; what every rollout
 would meet too (`halt`) keeps further ones from starting.
 """
@@ -23,14 +23,14 @@ CLOSE_SECONDS = 1.0
 
 
 class Job(Protocol):
-    """What the engine needs to know of a rollout."""
+    """What the pool needs to know of a rollout."""
 
     @property
     def rollout_id(self) -> str: ...
 
 
 class Closeable(Protocol):
-    """What the engine needs to know of a client."""
+    """What the pool needs to know of a client."""
 
     async def aclose(self) -> None: ...
 
@@ -41,15 +41,15 @@ ResultT = TypeVar("ResultT")
 
 
 class PoolStopped(Exception):
-    """The rollout asked for will not finish: the engine was stopped. `str()` says why."""
+    """The rollout asked for will not finish: the pool was stopped. `str()` says why."""
 
 
 class Pool(Generic[JobT, ClientT, ResultT]):
     """Runs `run(client, job, stop)` for every job submitted, `concurrency` of them at a time.
 
     `connect` makes a client; one serves one job at a time. `run` returns the job's result and takes care of all that
-    can go wrong with one job; what it (or `connect`) raises is a fault of everything, and halts the engine. Once
-    `stop` is asked for, `run` is to return by its deadline.
+    can go wrong with one job; what it (or `connect`) raises is a fault of everything, and halts the pool. Once
+    `stop` is asked for, `run` is to return by its deadline. Results wait to be fetched, unless `keep_results` is false.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Pool(Generic[JobT, ClientT, ResultT]):
         run: Callable[[ClientT, JobT, Stop], Awaitable[ResultT]],
         *,
         concurrency: int,
+        keep_results: bool = True,
     ) -> None:
         if concurrency < 1:
             raise ValueError("concurrency is at least 1")
@@ -67,6 +68,7 @@ class Pool(Generic[JobT, ClientT, ResultT]):
         self.in_flight = 0
         self._connect = connect
         self._run = run
+        self._keep_results = keep_results
         self._queue: collections.deque[JobT] = collections.deque()
         self._results: collections.OrderedDict[str, ResultT] = collections.OrderedDict()
         self._changed = threading.Condition()
@@ -85,7 +87,7 @@ class Pool(Generic[JobT, ClientT, ResultT]):
     # ---- from any thread
 
     def submit(self, jobs: Iterable[JobT]) -> None:
-        """Queue jobs; they start as places become free. PoolStopped: the engine takes none any more."""
+        """Queue jobs; they start as places become free. PoolStopped: the pool takes none any more."""
         with self._changed:
             if self._stopping is not None:
                 raise PoolStopped(self._reason)
@@ -123,6 +125,11 @@ class Pool(Generic[JobT, ClientT, ResultT]):
         """Rollouts submitted and not started yet."""
         return len(self._queue)
 
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Run `callback` in the pool's thread; not at all before anything was submitted, or when all is over."""
+        if self._thread is not None:
+            self._call_soon(callback)
+
     def halt(self, reason: str) -> None:
         """Start nothing more; what is in flight goes on to its end. The first reason stands."""
         with self._changed:
@@ -156,7 +163,7 @@ class Pool(Generic[JobT, ClientT, ResultT]):
 
     @property
     def _reason(self) -> str:
-        return self.fatal or self._stopping or "the engine was stopped"
+        return self.fatal or self._stopping or "the pool was stopped"
 
     def _call_soon(self, callback: Callable[[], None]) -> None:
         self._ready.wait()
@@ -168,7 +175,7 @@ class Pool(Generic[JobT, ClientT, ResultT]):
         try:
             asyncio.run(self._serve())
         except Exception as error:  # noqa: BLE001 - no loop could be made or kept: the reason why nothing runs
-            self.halt(f"the engine broke: {type(error).__name__}: {error}")
+            self.halt(f"the pool broke: {type(error).__name__}: {error}")
         finally:
             self._ready.set()
             self._finish()
@@ -215,14 +222,15 @@ class Pool(Generic[JobT, ClientT, ResultT]):
         try:
             client = self._idle.pop() if self._idle else self._connect()
             results[job.rollout_id] = await self._run(client, job, self._stop)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it halts the engine and is its reason
+        except Exception as error:  # noqa: BLE001 - whatever it is, it halts the pool and is its reason
             self.halt(str(error) or repr(error))
         finally:
             if client is not None:
                 self._idle.append(client)
             with self._changed:
                 self.in_flight -= 1
-                self._results.update(results)
+                if self._keep_results:
+                    self._results.update(results)
                 self._changed.notify_all()
 
 

@@ -1,4 +1,4 @@
-"""The engine with rollouts over real HTTP: faults stay where they are, a stop leaves nothing behind."""
+"""The pool with rollouts over real HTTP: faults stay where they are, a stop leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from pytest_core_rollouts import pool as pool_module
 from pytest_core_rollouts.agents_api import Client
-from pytest_core_rollouts.pool import Pool, PoolStopped
 from pytest_core_rollouts.matrix import Rollout
+from pytest_core_rollouts.pool import Pool, PoolStopped
 from pytest_core_rollouts.rollout import Outcome, RolloutRunner
 from pytest_core_rollouts.stopping import Stop
 from tests.agents_api.support import QUICK
@@ -35,26 +35,26 @@ def rollouts(core: FakeCore, concurrency: int) -> Iterator[tuple[Pool[Rollout, C
     async def run(client: Client, rollout: Rollout, stop: Stop) -> Outcome:
         outcome = await runner.run(client, rollout, stop)
         if outcome.fatal is not None:
-            engine.halt(outcome.fatal)
+            pool.halt(outcome.fatal)
         return outcome
 
-    engine = Pool(lambda: Client(core.base_url, core.api_key, retry=QUICK), run, concurrency=concurrency)
+    pool = Pool(lambda: Client(core.base_url, core.api_key, retry=QUICK), run, concurrency=concurrency)
     try:
-        yield engine, keeper
+        yield pool, keeper
     finally:
-        engine.stop("the test is over")
+        pool.stop("the test is over")
 
 
-def to_the_end(engine: Pool[Rollout, Client, Outcome]) -> None:
-    while engine.next_done(TIMEOUT) is not None:
+def to_the_end(pool: Pool[Rollout, Client, Outcome]) -> None:
+    while pool.next_done(TIMEOUT) is not None:
         pass
 
 
 def test_many_rollouts_at_once() -> None:
     with FakeCore(script=lambda body: Script(prepare_seconds=0.05, turn_seconds=0.2, answer=RIGHT)) as core:
-        with rollouts(core, 50) as (engine, keeper):
-            engine.submit(plan(sample=sample) for sample in range(150))
-            outcomes = [engine.next_done(TIMEOUT) for _ in range(150)]
+        with rollouts(core, 50) as (pool, keeper):
+            pool.submit(plan(sample=sample) for sample in range(150))
+            outcomes = [pool.next_done(TIMEOUT) for _ in range(150)]
         assert all(outcome is not None and outcome.record.solved for outcome in outcomes)
         assert len({record.rollout_id for record in keeper.records}) == 150
         assert all(session.deleted for session in core.sessions.values())
@@ -80,10 +80,10 @@ def test_a_fault_of_one_rollout_touches_no_other() -> None:
             return None
 
         core.fault = spoil
-        with rollouts(core, 10) as (engine, keeper):
-            engine.submit(plan(sample=sample, retries=0) for sample in range(10))
+        with rollouts(core, 10) as (pool, keeper):
+            pool.submit(plan(sample=sample, retries=0) for sample in range(10))
             for _ in range(10):
-                assert engine.next_done(TIMEOUT) is not None
+                assert pool.next_done(TIMEOUT) is not None
         rewards = {record.sample: record.reward for record in keeper.records}
         assert rewards == {sample: None if sample == 3 else 1.0 for sample in range(10)}
 
@@ -92,20 +92,20 @@ def test_a_fault_of_one_rollout_touches_no_other() -> None:
 def test_a_wrong_key_costs_one_request_for_each_place(concurrency: int) -> None:
     with FakeCore() as core:
         core.fault = lambda request: refused(401, "A valid key is required.")
-        with rollouts(core, concurrency) as (engine, keeper):
-            engine.submit(plan(sample=sample) for sample in range(100))
+        with rollouts(core, concurrency) as (pool, keeper):
+            pool.submit(plan(sample=sample) for sample in range(100))
             with pytest.raises(PoolStopped, match="OPENAI_API_KEY"):
-                to_the_end(engine)
+                to_the_end(pool)
         assert len(core.requests) == len(keeper.records) == concurrency
 
 
 def test_a_key_that_is_revoked_stops_the_run_midway() -> None:
     with FakeCore(script=lambda body: Script(turn_seconds=0.1, answer=RIGHT)) as core:
         core.fault = lambda request: refused(401, "no") if len(core.requests) > 100 else None
-        with rollouts(core, 5) as (engine, keeper):
-            engine.submit(plan(sample=sample) for sample in range(100))
+        with rollouts(core, 5) as (pool, keeper):
+            pool.submit(plan(sample=sample) for sample in range(100))
             with pytest.raises(PoolStopped, match="OPENAI_API_KEY"):
-                to_the_end(engine)
+                to_the_end(pool)
         assert all(record.reward in (None, 1.0) for record in keeper.records)
         # after the first refusal each place ends what it has: an answer, a cancel, a deletion are refused it as well
         assert len(core.requests) <= 100 + 5 * 6
@@ -114,12 +114,12 @@ def test_a_key_that_is_revoked_stops_the_run_midway() -> None:
 
 def test_stopping_many_rollouts_leaves_no_session() -> None:
     with FakeCore(script=lambda body: Script(never_ends=True)) as core:
-        with rollouts(core, 30) as (engine, keeper):
-            engine.submit(plan(sample=sample, timeout=60) for sample in range(100))
+        with rollouts(core, 30) as (pool, keeper):
+            pool.submit(plan(sample=sample, timeout=60) for sample in range(100))
             while core.counts["turns"] < 30:
                 time.sleep(0.01)
             began = time.monotonic()
-            engine.stop("Ctrl-C")
+            pool.stop("Ctrl-C")
             assert time.monotonic() - began < pool_module.CANCEL_SECONDS
         assert [record.status for record in keeper.records] == ["cancelled"] * 30
         assert all(session.deleted for session in core.sessions.values())
@@ -127,15 +127,15 @@ def test_stopping_many_rollouts_leaves_no_session() -> None:
 
 def test_stopping_with_a_core_that_has_gone() -> None:
     with FakeCore(script=lambda body: Script(never_ends=True)) as core:
-        with rollouts(core, 10) as (engine, keeper):
-            engine.submit(plan(sample=sample, timeout=60) for sample in range(10))
+        with rollouts(core, 10) as (pool, keeper):
+            pool.submit(plan(sample=sample, timeout=60) for sample in range(10))
             while core.counts["turns"] < 10:
                 time.sleep(0.01)
             core.fault = lambda request: Fault(hang=True)
             began = time.monotonic()
-            engine.stop("Ctrl-C")
+            pool.stop("Ctrl-C")
             assert time.monotonic() - began < pool_module.CANCEL_SECONDS + pool_module.CLOSE_SECONDS
-            warnings = [outcome.warnings for _ in range(10) if (outcome := engine.next_done(TIMEOUT)) is not None]
+            warnings = [outcome.warnings for _ in range(10) if (outcome := pool.next_done(TIMEOUT)) is not None]
         assert [record.status for record in keeper.records] == ["cancelled"] * 10
         assert sorted(session_id for session_id in core.sessions if session_id in str(warnings)) == sorted(
             core.sessions
