@@ -97,8 +97,12 @@ def _brief(record: RolloutRecord) -> str:
         return record.error[:BRIEF]
     if record.reasons:
         first, more = record.reasons[0], len(record.reasons) - 1
-        return f"{str(first.get('path'))[:BRIEF]} differs" + (f", and {more} more" if more else "")
+        return f"{_path(first)[:BRIEF]} differs" + (f", and {more} more" if more else "")
     return str(record.notes[0])[:BRIEF] if record.notes and not record.solved else ""
+
+
+def _path(reason: Any) -> str:
+    return str(reason.get("path", "")) if isinstance(reason, dict) else str(reason)
 
 
 def index(found: Scan, files: Sequence[str]) -> dict[str, Any]:
@@ -264,11 +268,11 @@ def _detail(record: RolloutRecord, items_limit: int | None, hide_expected: bool)
 
 def _reason(reason: Any, hide_expected: bool) -> dict[str, Any]:
     """`expected` is left out where it is hidden, here or by the run that wrote the row."""
-    known = reason if isinstance(reason, dict) else {"path": str(reason)}
+    known = reason if isinstance(reason, dict) else {}
     shown = {key: _text(known[key]) for key in ("answered", "expected") if key in known}
     if hide_expected:
         shown.pop("expected", None)
-    return {"path": str(known.get("path", "")), **shown}
+    return {"path": _path(reason), **shown}
 
 
 def _text(value: Any, limit: int | None = VALUE_LIMIT) -> str:
