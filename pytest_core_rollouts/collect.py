@@ -104,7 +104,39 @@ class TaskDirectory(pytest.Directory):
             yield from_parent(TaskFile, self, self.path / "instruction.md")
 
 
-class TaskFile(pytest.File):
+class TaskCollector(pytest.File):
+    """A file whose items are rollouts."""
+
+    def items_of(self, task: Task, place: Path, prefix: str = "") -> Iterator[RolloutItem]:
+        """The task's rollouts, of every agent. `place` is what else of this name would be another task."""
+        settings = self.config.stash[settings_key]
+        self._claim_id(task.id, place)
+        if task.tags:
+            self._register_tags(task, place)
+        for warning in task.warnings:
+            warn(printable(warning, MESSAGE))
+        for agent, sample in settings.rollouts_of(task):
+            name = f"{prefix}{agent.slug}-{sample}"
+            yield RolloutItem.from_parent(self, name=name, task=task, agent=agent, sample=sample)
+
+    def _claim_id(self, name: str, place: Path) -> None:
+        """Two roots may hold tasks of one name; their rollouts would share their ids."""
+        first = self.config.stash.setdefault(ids_key, {}).setdefault(name, place)
+        if first != place:
+            raise self.CollectError(f"{place}: {first} is called {name!r} too; rename one of the tasks")
+
+    def _register_tags(self, task: Task, place: Path) -> None:
+        ours = self.config.stash.setdefault(tags_key, set())
+        registered = {line.split(":")[0].split("(")[0].strip() for line in self.config.getini("markers")} - ours
+        for tag in task.tags:
+            if tag in registered:
+                raise self.CollectError(f"{place}: {task.id}: tags: {tag!r} is a marker already; choose another name")
+            if tag not in ours:
+                ours.add(tag)
+                self.config.addinivalue_line("markers", f"{tag}: tag of a task")
+
+
+class TaskFile(TaskCollector):
     """A task: its rollouts are its items."""
 
     def collect(self) -> Iterator[pytest.Item]:
@@ -117,33 +149,7 @@ class TaskFile(pytest.File):
             task = load_task(folder, name)
         except TaskError as error:
             raise self.CollectError(printable(str(error), MESSAGE)) from None
-        self._claim_id(name)
-        self._register_tags(task)
-        for warning in task.warnings:
-            warn(printable(warning, MESSAGE))
-        for agent in settings.agents:
-            for sample in range(settings.samples.over(task.samples)):
-                yield RolloutItem.from_parent(
-                    self, name=f"{agent.slug}-{sample}", task=task, agent=agent, sample=sample
-                )
-
-    def _claim_id(self, name: str) -> None:
-        """Two roots may hold tasks of one name; their rollouts would share their ids."""
-        first = self.config.stash.setdefault(ids_key, {}).setdefault(name, self.path.parent)
-        if first != self.path.parent:
-            raise self.CollectError(f"{self.path.parent}: {first} is called {name!r} too; rename one of the folders")
-
-    def _register_tags(self, task: Task) -> None:
-        ours = self.config.stash.setdefault(tags_key, set())
-        registered = {line.split(":")[0].split("(")[0].strip() for line in self.config.getini("markers")} - ours
-        for tag in task.tags:
-            if tag in registered:
-                raise self.CollectError(
-                    f"{self.path.parent / 'task.yaml'}: tags: {tag!r} is a marker already; choose another name"
-                )
-            if tag not in ours:
-                ours.add(tag)
-                self.config.addinivalue_line("markers", f"{tag}: tag of a task")
+        yield from self.items_of(task, folder)
 
 
 class RolloutItem(pytest.Item):
@@ -174,7 +180,7 @@ class RolloutItem(pytest.Item):
 
     def _skip_reason(self) -> str | None:
         task = self.task
-        if task.skip is not None:
+        if task.skip is not None or self.settings.replay is not None:
             return task.skip
         if self.agent.harness == "oracle" and task.solution is None:
             return f"task {task.id} has no solution/solve.sh for oracle to run"

@@ -12,6 +12,7 @@ import pytest
 from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.settings import Settings
 from pytest_core_rollouts.task_folders import task_id
+from pytest_core_rollouts.task_sources import MADE_ID
 
 INSTRUCTION = "instruction.md"
 
@@ -22,6 +23,7 @@ class NamedRollout:
 
     node_id: str
     folder: Path
+    """The task's folder, or the file that makes the task."""
     task_id: str
     agent: Agent
     sample: int
@@ -39,9 +41,16 @@ class NodeIds:
     def read(self, node_id: str) -> NamedRollout | None:
         """None for a node id that is no rollout's."""
         path, _, name = node_id.partition("::")
-        agent_slug, _, sample = name.partition("@")[0].rpartition("-")  # --dist loadgroup adds `@group`
+        name, made, of_made = name.partition("@")[0].partition(":")  # --dist loadgroup adds `@group`
+        agent_slug, _, sample = (of_made if made else name).rpartition("-")
         agent = self._agents.get(agent_slug)
-        if agent is None or path.rpartition("/")[2] != INSTRUCTION or not sample.isdecimal():
+        if agent is None or not sample.isdecimal():
+            return None
+        if made:  # its file may be known to workers alone: a controller reads no conftest.py further down
+            source = Path(os.path.normpath(self._rootpath / path))
+            known = path.endswith(".py") and MADE_ID.fullmatch(name)
+            return NamedRollout(node_id, source, name, agent, int(sample)) if known else None
+        if path.rpartition("/")[2] != INSTRUCTION:
             return None
         if path not in self._tasks:
             folder = Path(os.path.normpath(self._rootpath / path)).parent

@@ -68,6 +68,21 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Col
     return collect.directory(path, parent)
 
 
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    if file_path.suffix != ".py":
+        return None
+    from pytest_core_rollouts import generated
+
+    return generated.collect_file(file_path, parent)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    from pytest_core_rollouts import generated
+
+    return generated.keep_from_import(module_path, parent)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     from pytest_core_rollouts import collect

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_core_rollouts import finish, runloop
+from pytest_core_rollouts import finish, runloop, task_sources
 from pytest_core_rollouts.collect import RolloutItem, run_key
 from pytest_core_rollouts.display import Display
 from pytest_core_rollouts.nodeids import NodeIds
@@ -26,7 +26,7 @@ DRY = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_p
 def begin(config: pytest.Config, settings: Settings) -> None:
     """Rollouts were asked for: aim pytest at the tasks, and take part in its run unless nothing is to be run."""
     if settings.aimed and config.args_source is not pytest.Config.ArgsSource.ARGS:
-        config.args = existing_roots(settings)
+        config.args = existing_roots(settings, task_sources.files(config))
     if any(config.getoption(name, False) for name in DRY):
         return
     config.stash[run_key] = run = Run(config, settings)
@@ -44,10 +44,15 @@ def header(config: pytest.Config) -> str | None:
     if (run := config.stash.get(run_key, None)) is not None:
         assert isinstance(run, Run)
         return f"rollouts: run {run.run_id}, results in {shown(run.out, config)}"
-    if settings.asked or not (tasks := count_tasks(settings.roots)):
+    if settings.asked:
         return None
-    roots = " ".join(shown(root, config) for root in settings.roots)
-    return f"rollouts: {tasks} task{'s' if tasks > 1 else ''} in {roots}, not asked for; to run: pytest {roots}"
+    found = [f"{tasks} task{'s' if tasks > 1 else ''}"] if (tasks := count_tasks(settings.roots)) else []
+    places = [shown(root, config) for root in settings.roots] if tasks else []
+    if sources := [shown(file, config) for file in task_sources.files(config)]:
+        found.append("tasks made in code")
+        places += sources
+    where = " ".join(places)
+    return f"rollouts: {' and '.join(found)} in {where}, not asked for; to run: pytest {where}" if found else None
 
 
 def shown(path: Path, config: pytest.Config) -> str:
@@ -56,9 +61,10 @@ def shown(path: Path, config: pytest.Config) -> str:
     return os.path.relpath(path, here) if path.is_relative_to(here) else str(path)
 
 
-def existing_roots(settings: Settings) -> list[str]:
-    """The tasks roots that are there. Raises pytest.UsageError when none is."""
+def existing_roots(settings: Settings, sources: Sequence[Path] = ()) -> list[str]:
+    """The tasks roots that are there, and files elsewhere that make tasks. Raises pytest.UsageError when none is."""
     roots = [str(root) for root in settings.roots if root.is_dir()]
+    roots += [str(file) for file in sources if not any(file.is_relative_to(root) for root in roots)]
     if not roots:
         raise pytest.UsageError(
             f"no tasks: there is no folder {', '.join(map(str, settings.roots))} (ini key rollout_tasks names others)"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts import option_values
+from pytest_core_rollouts import option_values, task_sources
 from pytest_core_rollouts.agents_from_options import EMBEDDED, agents_from_options, model_key_names, secure_url
 from pytest_core_rollouts.gate import AllowedErrors, Gate, parse_gate
 from pytest_core_rollouts.matrix import Agent
@@ -108,7 +108,7 @@ def read_settings(config: pytest.Config) -> Settings:
         timeout=values.layered("timeout", option_values.positive_seconds, 900.0),
         network=values.layered("network", option_values.network, Network.disabled()),
         core=core,
-        tasks=_tasks(values, roots, config.rootpath),
+        tasks=_tasks(values, roots, config),
         concurrency=values.one("concurrency", option_values.positive_integer, None),
         out=values.path("out"),
         report=_report(values),
@@ -139,7 +139,8 @@ def _asked(config: pytest.Config, values: OptionValues, roots: Sequence[Path]) -
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         return False
     here = config.invocation_params.dir
-    return any(names_tasks(Path(os.path.normpath(here / arg.split("::")[0])), roots) for arg in config.args)
+    named = [Path(os.path.normpath(here / arg.split("::")[0])) for arg in config.args]
+    return any(names_tasks(path, roots) or task_sources.plugin_of(config, path) is not None for path in named)
 
 
 def _core(values: OptionValues) -> str | None:
@@ -149,10 +150,12 @@ def _core(values: OptionValues) -> str | None:
     return text if text == EMBEDDED else secure_url(text, values.shown("core"))
 
 
-def _tasks(values: OptionValues, roots: Sequence[Path], rootpath: Path) -> frozenset[str]:
+def _tasks(values: OptionValues, roots: Sequence[Path], config: pytest.Config) -> frozenset[str]:
     ids = values.texts("task")
+    if task_sources.files(config):
+        return frozenset(ids)  # what tasks there are is known at collection
     for task in ids:
-        if find_task(task, roots, rootpath) is None:
+        if find_task(task, roots, config.rootpath) is None:
             folders = ", ".join(map(str, roots))
             raise pytest.UsageError(f"{values.shown('task')}: no task {task!r}; an id is a folder's path in {folders}")
     return frozenset(ids)

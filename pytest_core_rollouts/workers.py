@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,11 +28,12 @@ import pytest
 
 from pytest_core_rollouts.display import Display
 from pytest_core_rollouts.explain import explain_fault
+from pytest_core_rollouts.generated import find_generated
 from pytest_core_rollouts.nodeids import NamedRollout, NodeIds
 from pytest_core_rollouts.rollout import lost_record
 from pytest_core_rollouts.run import Run
 from pytest_core_rollouts.signals import Signals
-from pytest_core_rollouts.tasks import load_task
+from pytest_core_rollouts.tasks import Task, TaskError, load_task
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
@@ -286,13 +288,25 @@ class Controller:
         """Write the row that the rollout's worker could not; the text for the report."""
         named = self.node_ids.read(node_id)
         assert named is not None, "only rollouts are given up"
-        rollout = self.run.plan(load_task(named.folder, named.task_id), named.agent, named.sample)
+        task = self._task(named)
+        rollout = self.run.plan(task or Task(id=named.task_id, instruction="unknown"), named.agent, named.sample)
         self.shared.add("given-up", [rollout.rollout_id])
         if any(record.rollout_id == rollout.rollout_id for record in self.run.rows()):
             return f"its worker died {CRASHES} times while it told the result, which is in {self.run.out}"
         record = lost_record(rollout, f"its worker died {CRASHES} times")
+        if task is None:
+            record = replace(record, input_digest="", grading_digest="")
         self.run.save(record)
         return explain_fault(record)
+
+    def _task(self, named: NamedRollout) -> Task | None:
+        """None where it can't be told: it changed, or a file that only workers have read makes it."""
+        try:
+            if named.folder.is_dir():
+                return load_task(named.folder, named.task_id)
+            return find_generated(self.run.config, named.folder, named.task_id)
+        except TaskError:
+            return None
 
     def _rollout_id(self, named: NamedRollout) -> str:
         return self.run.rollout_id(named.task_id, named.agent, named.sample)

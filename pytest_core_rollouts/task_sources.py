@@ -1,0 +1,33 @@
+"""Which files make tasks in code. Looks at what is registered, calls nothing."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+HOOK: Final = "pytest_rollout_tasks"
+MADE_ID: Final = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
+"""Ids of tasks made in code: such as stand in node ids and `-k` as they are."""
+
+
+def files(config: pytest.Config) -> list[Path]:
+    """The files that implement the hook, each once, in a steady order."""
+    return sorted({path for path, _ in _sources(config)})
+
+
+def plugin_of(config: pytest.Config, path: Path) -> object | None:
+    """What implements the hook in this file; None for any other file."""
+    return next((plugin for source, plugin in _sources(config) if source == path), None)
+
+
+def _sources(config: pytest.Config) -> list[tuple[Path, object]]:
+    return [(_file(impl.plugin, impl.function), impl.plugin) for impl in getattr(config.hook, HOOK).get_hookimpls()]
+
+
+def _file(plugin: object, function: object) -> Path:
+    """A conftest.py or plugin module is a file itself; an object that is registered as a plugin was defined in one."""
+    return Path(getattr(plugin, "__file__", None) or inspect.getfile(inspect.unwrap(function)))  # type: ignore[arg-type]
