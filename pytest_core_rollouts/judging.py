@@ -12,6 +12,7 @@ from pytest_core_rollouts.baseline import Baseline, comparisons, load_baseline
 from pytest_core_rollouts.comparison import Comparison, power
 from pytest_core_rollouts.gate import Identity, Judgment, judge
 from pytest_core_rollouts.records import RecordsError, RolloutRecord
+from pytest_core_rollouts.report.cells import plain
 from pytest_core_rollouts.report.changes import changes, sights
 from pytest_core_rollouts.report.summary import Summary, summarize
 
@@ -54,7 +55,8 @@ def _require_agents(run: Run, baseline: Baseline, gate: str) -> None:
 
 
 def outlook(run: Run) -> Iterator[str]:
-    """What the gate `baseline` will be able to see: said before anything is paid for."""
+    """What a replay leaves out and what the gate `baseline` will be able to see: said before anything is paid for."""
+    yield from _replayed(run)
     baseline = run.baseline
     if baseline is None or not any(gate.expression == "baseline" for gate in run.settings.gates):
         return
@@ -68,6 +70,17 @@ def outlook(run: Run) -> Iterator[str]:
         whose = f" ({before.label})" if len(samples) > 1 else ""
         if seen.tasks:
             yield from (f"gate baseline{whose} can {sight}" for sight in sights(seen))
+
+
+def _replayed(run: Run) -> Iterator[str]:
+    replay = run.settings.replay
+    if replay is None:
+        return
+    selected = {task for tasks in run.chosen.values() for task in tasks}
+    left_out = sorted(task for task in replay.rows if task not in selected)
+    tasks = f"; no rollout selected of {', '.join(left_out[:5])}" if left_out else ""
+    more = f" and {len(left_out) - 5} more tasks" if len(left_out) > 5 else ""
+    yield f"replay: {len(run.selected)} of {replay.size} rows of {plain(str(replay.path))}{tasks}{more}"
 
 
 @dataclass

@@ -117,17 +117,23 @@ def _identity(rollout: Rollout, attempt: int) -> dict[str, Any]:
 
 def _settings(rollout: Rollout) -> dict[str, Any]:
     """What else decides the result; no key is among it."""
-    tolerance = rollout.task.tolerance
-    threshold = rollout.task.pass_threshold
     return {
-        **({"pass_threshold": threshold} if threshold != 1 else {}),
-        **({"xfail": rollout.xfail} if rollout.xfail is not None else {}),
+        **grading_settings(rollout),
         "timeout": rollout.timeout,
         "network": rollout.network.wire(),
         "protocol": rollout.agent.effective_protocol,
         "base_url": rollout.agent.base_url,
-        "tolerance": {"relative": tolerance.relative, "absolute": tolerance.absolute},
         "versions": {"pytest-core-rollouts": __version__},
+    }
+
+
+def grading_settings(rollout: Rollout) -> dict[str, Any]:
+    """The settings that say how an answer was graded."""
+    tolerance, threshold = rollout.task.tolerance, rollout.task.pass_threshold
+    return {
+        **({"pass_threshold": threshold} if threshold != 1 else {}),
+        **({"xfail": rollout.xfail} if rollout.xfail is not None else {}),
+        "tolerance": {"relative": tolerance.relative, "absolute": tolerance.absolute},
     }
 
 

@@ -216,8 +216,17 @@ def count_planned(rollouts: Iterable[tuple[str, str]]) -> dict[tuple[str, str], 
 # Writing
 
 
-def append(path: Path, record: RolloutRecord, masks: Masker | None = None, *, items: ItemsMode = "inline") -> None:
+def append(
+    path: Path,
+    record: RolloutRecord,
+    masks: Masker | None = None,
+    *,
+    items: ItemsMode = "inline",
+    sync: bool = True,
+) -> None:
     """Append one row and return when it is on disk. Folders are made as needed; any process or thread may call this.
+
+    Without `sync` it is only the system's by then: for rows that can be made again for nothing.
 
     Raises RecordsError when the row could not be written whole; the file then ends where it ended before.
     """
@@ -230,7 +239,8 @@ def append(path: Path, record: RolloutRecord, masks: Masker | None = None, *, it
             end = _mend_tail(path, fd)
             try:
                 _write(fd, line)
-                os.fsync(fd)
+                if sync:
+                    os.fsync(fd)
             except OSError:
                 os.ftruncate(fd, end)
                 raise
@@ -309,9 +319,16 @@ def read_records(path: Path, *, items: bool = True) -> Iterator[RolloutRecord]:
     A half row at the very end is passed over with a RecordsWarning: its rollout is owed again. Raises RecordsError,
     naming file and line, for any other line that is no record, and for a file that cannot be read.
     """
+    return (record for _, record in read_located(path, items=items))
+
+
+def read_located(path: Path, *, items: bool = True) -> Iterator[tuple[int, RolloutRecord]]:
+    """The same, each with the offset of its line in the file, for `record_at`."""
+    offset = end = 0
     try:
         with path.open("rb") as file:  # binary: lines end at \n alone, never at U+2028 or U+0085
             for number, line in enumerate(file, 1):
+                offset, end = end, end + len(line)
                 if not line.strip():
                     continue
                 try:
@@ -319,11 +336,23 @@ def read_records(path: Path, *, items: bool = True) -> Iterator[RolloutRecord]:
                 except RecordsError as error:
                     if line.endswith(b"\n") or not isinstance(error, _NotJSON):
                         raise RecordsError(f"{path}:{number}: {error}") from None
-                    warnings.warn(f"{path}:{number}: passed over: the row was cut off", RecordsWarning, stacklevel=2)
+                    warnings.warn(f"{path}:{number}: passed over: the row was cut off", RecordsWarning, stacklevel=3)
                     return
-                yield record if items else dataclasses.replace(record, items=None)
+                yield offset, record if items else dataclasses.replace(record, items=None)
     except OSError as error:
         raise RecordsError(f"{path}: cannot read rollout records: {error.strerror or error}") from error
+
+
+def record_at(path: Path, offset: int) -> RolloutRecord:
+    """The record whose line begins at `offset`. Raises RecordsError."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return RolloutRecord.from_line(file.readline())
+    except OSError as error:
+        raise RecordsError(f"{path}: cannot read rollout records: {error.strerror or error}") from error
+    except RecordsError as error:
+        raise RecordsError(f"{path}: at byte {offset}: {error}; the file was changed since it was first read") from None
 
 
 def effective(records: Iterable[RolloutRecord]) -> dict[str, RolloutRecord]:

@@ -8,7 +8,7 @@ controller (or the plain run) starts and stops the embedded Core, sweeps leftove
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,13 +20,13 @@ from pytest_core_rollouts import judging
 from pytest_core_rollouts.baseline import Baseline
 from pytest_core_rollouts.collect import ResultSource, RolloutItem
 from pytest_core_rollouts.display import Display
-from pytest_core_rollouts.pool import Pool, PoolStopped
 from pytest_core_rollouts.gate import Identity
 from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.kept_files import keep_files
 from pytest_core_rollouts.masking import Masker
 from pytest_core_rollouts.matrix import Agent, Rollout, make_id, new_run_id
 from pytest_core_rollouts.own_graders import as_grade
+from pytest_core_rollouts.pool import Pool, PoolStopped
 from pytest_core_rollouts.records import (
     RecordsError,
     RolloutRecord,
@@ -36,6 +36,7 @@ from pytest_core_rollouts.records import (
     effective,
     read_records,
 )
+from pytest_core_rollouts.replay import NoCore, Replay, Replayer
 from pytest_core_rollouts.rollout import Outcome, RolloutRunner
 from pytest_core_rollouts.settings import Settings
 from pytest_core_rollouts.stopping import Stop
@@ -132,12 +133,13 @@ class Run(ResultSource):
             self.outlook = list(judging.outlook(self))
             self._make_ready()
         self.ready = True
-        if not self.is_worker and not self.settings.embedded:
+        if not self.is_worker and not self.settings.embedded and self.settings.replay is None:
             self._reach_core()
 
     def _make_ready(self) -> None:
         refuse_unfit(self.config)
-        self.settings.require_core()
+        if self.settings.replay is None:
+            self.settings.require_core()
         try:
             check_writable(self.out)
         except RecordsError as error:
@@ -269,7 +271,10 @@ class Run(ResultSource):
         if self.out.exists():
             yield from (record for record in read_records(self.out, items=False) if record.run_id == self.run_id)
 
-    def _make_engine(self) -> Pool[Rollout, Client, Outcome]:
+    def _make_engine(self) -> Pool[Rollout, Any, Outcome]:
+        concurrency = self.settings.concurrency or (1 if self.is_worker else CONCURRENCY)
+        if self.settings.replay is not None:
+            return Pool(NoCore, self._replay_run(self.settings.replay), concurrency=concurrency)
         runner = RolloutRunner(
             grade=self.grade,
             save=self.save,
@@ -284,9 +289,17 @@ class Run(ResultSource):
                 engine.halt(outcome.fatal)
             return outcome
 
-        concurrency = self.settings.concurrency or (1 if self.is_worker else CONCURRENCY)
         engine: Pool[Rollout, Client, Outcome] = Pool(self.connect, run, concurrency=concurrency)
         return engine
+
+    def _replay_run(self, replay: Replay) -> Callable[[NoCore, Rollout, Stop], Awaitable[Outcome]]:
+        keep_items = self.settings.items != "none"
+        replayer = Replayer(replay, self.grade, self.save, self.keep_files, keep_items)
+
+        async def run(client: NoCore, rollout: Rollout, stop: Stop) -> Outcome:
+            return await replayer.run(rollout)
+
+        return run
 
     def connect(self) -> Client:
         """A client of this run's Core."""
@@ -302,7 +315,8 @@ class Run(ResultSource):
         reasons = record.reasons
         if self.settings.hide_expected:
             reasons = [{**reason, "expected": HIDDEN} for reason in reasons]
-        append(self.out, replace(record, planned=planned, reasons=reasons), self.masks)
+        paid_for = self.settings.replay is None
+        append(self.out, replace(record, planned=planned, reasons=reasons), self.masks, sync=paid_for)
 
     def grade(self, task: Task, answer: Answer, rollout: Rollout) -> Grade:
         """Grade as the project says, else as the task does. Runs in a thread of its own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,8 +14,11 @@ from pytest_core_rollouts.agents_from_options import EMBEDDED, agents_from_optio
 from pytest_core_rollouts.gate import AllowedErrors, Gate, parse_gate
 from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.option_values import Layered, OptionValues
+from pytest_core_rollouts.options import BY_NAME
+from pytest_core_rollouts.records import RecordsError
+from pytest_core_rollouts.replay import Replay
 from pytest_core_rollouts.task_folders import find_task, names_tasks
-from pytest_core_rollouts.tasks import Network
+from pytest_core_rollouts.tasks import Network, Task
 
 MOST_LABELS = 8
 
@@ -50,6 +53,8 @@ class Settings:
     baseline: Path | None = None
     allow_errors: AllowedErrors | None = None
     """How many faults may leave the verdict to the gate; None: each is pytest's ERROR."""
+    replay: Replay | None = None
+    """Rows to grade again instead of running anything."""
     retries: int = 1
     labels: Mapping[str, str] = field(default_factory=dict)
     items: str = "inline"
@@ -61,6 +66,15 @@ class Settings:
     @property
     def embedded(self) -> bool:
         return self.core == EMBEDDED
+
+    def rollouts_of(self, task: Task) -> Iterator[tuple[Agent, int]]:
+        """The agent and sample of every rollout of a task."""
+        if self.replay is not None:
+            yield from self.replay.rollouts_of(task.id)
+            return
+        for agent in self.agents:
+            for sample in range(self.samples.over(task.samples)):
+                yield agent, sample
 
     @property
     def soft(self) -> bool:
@@ -97,8 +111,9 @@ def read_settings(config: pytest.Config) -> Settings:
     roots = roots_of(config)
     if not _asked(config, values, roots):
         return Settings(roots)  # nothing else is looked at: a mistake in here must not cost anybody their tests
-    core = _core(values)
-    agents = agents_from_options(values, core)
+    replay = _replay(values, config)
+    core = _core(values) if replay is None else None
+    agents = agents_from_options(values, core) if replay is None else replay.agents
     return Settings(
         roots=roots,
         asked=True,
@@ -115,6 +130,7 @@ def read_settings(config: pytest.Config) -> Settings:
         gates=_gates(values),
         baseline=values.path("baseline"),
         allow_errors=values.one("allow-errors", option_values.allowed_errors, None),
+        replay=replay,
         retries=values.one("retries", option_values.count, 1),
         labels=_labels(values),
         items=values.one("items", option_values.one_of("inline", "none"), "inline"),
@@ -170,6 +186,25 @@ def _gates(values: OptionValues) -> tuple[Gate, ...]:
                 "--rollout-baseline"
             )
     return gates
+
+
+def _replay(values: OptionValues, config: pytest.Config) -> Replay | None:
+    path = values.path("replay")
+    if path is None:
+        return None
+    for name in ("harness", "model", "agent", "samples", "core"):
+        if config.getoption(BY_NAME[name].dest) is not None:
+            raise pytest.UsageError(
+                f"{values.shown(name)}: a replay's rollouts are those of its file; choose among them with -k, -m or "
+                "--rollout-task"
+            )
+    out = values.path("out")
+    if out is not None and out.exists() and out.samefile(path):
+        raise pytest.UsageError(f"{values.shown('out')}: {out} is the file that is replayed; choose another")
+    try:
+        return Replay.open(path)
+    except RecordsError as error:
+        raise pytest.UsageError(f"{values.shown('replay')}: {error}") from None
 
 
 def _report(values: OptionValues) -> Path | None:
