@@ -54,6 +54,13 @@ def test_where_all_is_skipped_no_core_is_needed(project: Project) -> None:
     assert result.ret == 0
 
 
+def test_a_task_without_a_solution_is_skipped_under_oracle(project: Project) -> None:
+    project.task("a")
+    result = project.run("--core", "embedded", "-rs")
+    assert outcomes(result) == {"skipped": 1}
+    assert "task a has no solution/solve.sh for oracle to run" in text_of(result)
+
+
 def test_a_run_that_is_not_wanted_is_not_started(project: Project, core: FakeCore) -> None:
     project.task("a")
     project.write("conftest.py", HOOK.format(mark="pytest.mark.xfail(run=False, reason='hangs')"))
