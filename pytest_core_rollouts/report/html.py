@@ -23,7 +23,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pytest_core_rollouts.report.html_compare import compare_runs
+from pytest_core_rollouts.baseline import Baseline
 from pytest_core_rollouts.report.html_data import details, index, scan
 
 PIECE = 1 << 20
@@ -55,22 +55,21 @@ def write_html(
     out: Path,
     *,
     items_limit: int | None = None,
-    baseline: Path | None = None,
+    baseline: Baseline | None = None,
+    run_id: str | None = None,
     hide_expected: bool = False,
 ) -> HtmlReport:
     """Write the report of all rows of `records_paths`, in their order, to `out`; folders are made as needed.
 
-    `items_limit` keeps that many Items of each rollout, from both ends. `baseline` is another JSONL to compare with.
-    `hide_expected` leaves expected values out. The same files give the same bytes.
+    `items_limit` keeps that many Items of each rollout, from both ends. `baseline` is compared with. `run_id`
+    leaves out the rows of other runs, `hide_expected` leaves expected values out. The same files give the same bytes.
 
     Raises RecordsError for a file that cannot be read, HtmlReportError where the report cannot be written (then `out`
     is as it was).
     """
     render = _template()
-    found = scan(records_paths)
-    data = index(found, [path.name for path in records_paths])
-    if baseline is not None:
-        data["baseline"] = compare_runs(found.summary(), scan([baseline]).summary(), [baseline.name])
+    found = scan(records_paths, run_id)
+    data = index(found, [path.name for path in records_paths], baseline)
     pieces = _Pieces(details(records_paths, found, items_limit=items_limit, hide_expected=hide_expected))
     with _replacing(out) as file:
         for text in render(_title(data), _pack([json.dumps(data, separators=(",", ":"), allow_nan=False)]), pieces):
@@ -128,14 +127,21 @@ def _pack(texts: Iterable[str]) -> str:
 # The page
 
 
-def _template() -> Any:
-    """A function of title, index and pieces that gives the page's text in parts."""
+def require_jinja() -> None:
+    """Make sure, before any paid work, that a report can be made. Raises HtmlReportError."""
     try:
-        import jinja2
+        import jinja2  # noqa: F401
     except ImportError:
         raise HtmlReportError(
             "the HTML report needs Jinja2: python -m pip install 'pytest-core-rollouts[report]'"
         ) from None
+
+
+def _template() -> Any:
+    """A function of title, index and pieces that gives the page's text in parts."""
+    require_jinja()
+    import jinja2
+
     script = "\n".join(["(() => {", '"use strict";', *(_file(f"{name}.js") for name in _SCRIPTS), "})();"])
     style = _file("report.css")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from pytest_core_rollouts.comparison import Comparison, compare, counterpart
+from pytest_core_rollouts.baseline import Baseline
+from pytest_core_rollouts.comparison import Comparison, compare
 from pytest_core_rollouts.report.cells import chance, decimal, signed
 from pytest_core_rollouts.report.changes import could_see
-from pytest_core_rollouts.report.summary import Summary
+from pytest_core_rollouts.report.summary import AgentScore, Summary
 from pytest_core_rollouts.significance import LEVEL
 
 
-def compare_runs(now: Summary, then: Summary, files: Sequence[str]) -> dict[str, Any]:
-    """JSON data; `files` are the baseline's names. Agents are named by their place in `now`."""
-    tasks = {task: at for at, task in enumerate(now.tasks)}
-    pairs = [(at, agent, counterpart(agent, then, now)) for at, agent in enumerate(now.agents)]
+def compare_runs(
+    now: Summary, baseline: Baseline, tasks: Mapping[str, int], agents: Mapping[tuple[str, str, str, str], int]
+) -> dict[str, Any]:
+    """JSON data. `tasks` and `agents` (by `Summary`'s key) give the places by which the report names them."""
+    pairs = [(agents[_key(agent)], agent, baseline.of(agent, now)) for agent in now.agents]
     matched = [other for _, _, other in pairs if other is not None]
     return {
-        "files": list(files),
+        "files": [baseline.path.name],
         "agents": [_agent(at, compare(other, agent), tasks) for at, agent, other in pairs if other is not None],
         "onlyNow": [agent.label for _, agent, other in pairs if other is None],
-        "onlyThen": [agent.label for agent in then.agents if agent not in matched],
+        "onlyThen": [agent.label for agent in baseline.summary.agents if agent not in matched],
     }
+
+
+def _key(agent: AgentScore) -> tuple[str, str, str, str]:
+    return agent.harness, agent.model, agent.name or "", agent.digest
 
 
 def _agent(at: int, comparison: Comparison, tasks: Mapping[str, int]) -> dict[str, Any]:

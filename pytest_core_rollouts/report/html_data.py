@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_core_rollouts.baseline import Baseline
 from pytest_core_rollouts.jsonable import jsonable
 from pytest_core_rollouts.records import RolloutRecord, effective, read_records
 from pytest_core_rollouts.report.cells import between, decimal
 from pytest_core_rollouts.report.health import fault_kind
+from pytest_core_rollouts.report.html_compare import compare_runs
 from pytest_core_rollouts.report.summary import AgentScore, Estimate, Summary, agent_key, summarize
 
 BRIEF = 240
@@ -58,17 +60,18 @@ class Scan:
     briefs: Sequence[tuple[int, str]]
     """For each row the number of its Items and a line on why it has no reward or not the full one."""
     positions: frozenset[int]
-    """Which rows of all files, counted from 0, these are."""
+    """Which of all rows that were read, counted from 0, these are."""
+    run_id: str | None
 
-    def summary(self) -> Summary:
-        return summarize(self.rows)
+    def summary(self, *, judged: bool = False) -> Summary:
+        return summarize(self.rows, judged=judged)
 
 
-def scan(paths: Iterable[Path]) -> Scan:
-    """Read every row once. Raises RecordsError for a file that cannot be read."""
+def scan(paths: Iterable[Path], run_id: str | None = None) -> Scan:
+    """Read every row once, or only those of one run. Raises RecordsError for a file that cannot be read."""
     slim: list[RolloutRecord] = []
     briefs: list[tuple[int, str]] = []
-    for record in _rows(paths):
+    for record in _rows(paths, run_id):
         briefs.append((len(record.items or ()), _brief(record)))
         slim.append(
             dataclasses.replace(
@@ -85,11 +88,12 @@ def scan(paths: Iterable[Path]) -> Scan:
         )
     counted = {id(record) for record in effective(slim).values()}
     positions = [position for position, record in enumerate(slim) if id(record) in counted]
-    return Scan([slim[at] for at in positions], [briefs[at] for at in positions], frozenset(positions))
+    return Scan([slim[at] for at in positions], [briefs[at] for at in positions], frozenset(positions), run_id)
 
 
-def _rows(paths: Iterable[Path]) -> Iterator[RolloutRecord]:
-    return itertools.chain.from_iterable(map(read_records, paths))
+def _rows(paths: Iterable[Path], run_id: str | None) -> Iterator[RolloutRecord]:
+    rows = itertools.chain.from_iterable(map(read_records, paths))
+    return rows if run_id is None else (row for row in rows if row.run_id == run_id)
 
 
 def _brief(record: RolloutRecord) -> str:
@@ -105,7 +109,7 @@ def _path(reason: Any) -> str:
     return str(reason.get("path", "")) if isinstance(reason, dict) else str(reason)
 
 
-def index(found: Scan, files: Sequence[str]) -> dict[str, Any]:
+def index(found: Scan, files: Sequence[str], baseline: Baseline | None = None) -> dict[str, Any]:
     """Everything the overview needs, and for each rollout what a list shows of it. Row r is the r-th that counts."""
     summary = found.summary()
     keys = {key: at for at, key in enumerate(sorted({agent_key(row) for row in found.rows}))}
@@ -121,6 +125,7 @@ def index(found: Scan, files: Sequence[str]) -> dict[str, Any]:
         "outcomes": OUTCOMES,
         "faults": _faults(found.rows),
         "rollouts": _columns(found, tasks, keys, runs),
+        "baseline": None if baseline is None else compare_runs(found.summary(judged=True), baseline, tasks, keys),
     }
 
 
@@ -236,7 +241,7 @@ def details(
     paths: Iterable[Path], found: Scan, *, items_limit: int | None = None, hide_expected: bool = False
 ) -> Iterator[str]:
     """For each row that counts, in order, everything the index does not hold, as JSON text in ASCII."""
-    for position, record in enumerate(_rows(paths)):
+    for position, record in enumerate(_rows(paths, found.run_id)):
         if position in found.positions:
             yield _detail(record, items_limit, hide_expected)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_core_rollouts.baseline import load_baseline
 from pytest_core_rollouts.records import RolloutRecord
 from pytest_core_rollouts.report.html import write_html
 from tests.report.conftest import Viewer
@@ -31,7 +32,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     write(folder / "run.jsonl", many_outcomes())
     write(folder / "main.jsonl", many_outcomes(seed=9))
-    write_html([folder / "run.jsonl"], folder / "report.html", baseline=folder / "main.jsonl")
+    write_html([folder / "run.jsonl"], folder / "report.html", baseline=load_baseline(folder / "main.jsonl"))
     return folder / "report.html"
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from pytest_core_rollouts.baseline import load_baseline
 from pytest_core_rollouts.records import RecordsError, RolloutRecord, append
 from pytest_core_rollouts.report import html_data
 from pytest_core_rollouts.report.html import HtmlReportError, write_html
@@ -66,7 +67,8 @@ class Report:
         self.details: list[dict[str, Any]] = [detail for _, piece in self.pieces for detail in piece]
 
     def detail(self, rollout_id: str) -> dict[str, Any]:
-        return self.details[self.index["rollouts"]["id"].index(rollout_id)]
+        ids: list[str] = self.index["rollouts"]["id"]
+        return self.details[ids.index(rollout_id)]
 
 
 def report_of(tmp_path: Path, *rows: Mapping[str, Any], **options: Any) -> Report:
@@ -80,7 +82,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     folder = tmp_path_factory.mktemp("report")
     write(folder / "run.jsonl", many_outcomes())
     write(folder / "main.jsonl", many_outcomes(seed=9))
-    write_html([folder / "run.jsonl"], folder / "report.html", baseline=folder / "main.jsonl")
+    write_html([folder / "run.jsonl"], folder / "report.html", baseline=load_baseline(folder / "main.jsonl"))
     return Report(folder / "report.html")
 
 
@@ -225,13 +227,18 @@ def test_several_files_are_one_report(tmp_path: Path) -> None:
     assert [len(detail["items"]) for detail in made.details] == [13, 13]
 
 
+def test_one_run_of_a_file_of_several(tmp_path: Path) -> None:
+    made = report_of(tmp_path, row("a", 0, 0, 1.0, rollout_id="x", run_id="other"), row("b", 0, 0, 1.0), run_id="other")
+    assert (made.index["tasks"], made.index["rollouts"]["id"], len(made.details)) == (["a"], ["x"], 1)
+
+
 def test_the_baseline_is_compared_by_task(tmp_path: Path) -> None:
     now = [row("same", at, 0, 1.0) for at in range(2)] + [row("worse", at, 0, 0.0) for at in range(2)]
     now += [row("rewritten", 0, 0, 1.0), row("new", 0, 0, 1.0)]
     then = [row("same", at, 0, 1.0) for at in range(2)] + [row("worse", at, 0, 1.0) for at in range(2)]
     then += [row("rewritten", 0, 0, 0.0, input_digest="before")]
     baseline = write(tmp_path / "main.jsonl", [RolloutRecord(**fields) for fields in then])
-    made = report_of(tmp_path, *now, baseline=baseline).index
+    made = report_of(tmp_path, *now, baseline=load_baseline(baseline)).index
     [agent] = made["baseline"]["agents"]
     assert (agent["before"], agent["after"], agent["change"]["text"], agent["tasks"]) == ("1.000", "0.500", "-0.500", 2)
     assert [(made["tasks"][one["task"]], one["before"], one["after"]) for one in agent["rows"]] == [

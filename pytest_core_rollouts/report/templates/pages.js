@@ -133,7 +133,7 @@ const comparison = (one) =>
   h("section", { class: "panel", "aria-label": oneLine(report.agents[one.agent].label, 60) },
     h("div", { class: "panel-head" }, h("h2", null, h("span", { class: "agent" }, agentName(one.agent)))),
     h("dl", { class: "facts" }, fact("Baseline", one.before), fact("Now", one.after), fact("Change", changeText(one.change)), fact("Tasks compared", String(one.tasks)), fact("Unchanged", String(one.unchanged))),
-    one.power.length > 0 && h("p", { class: "muted small" }, `Were there no difference, chance would give one this large on these tasks with p = ${one.p}; ${one.power.join("; ")}.`),
+    one.power.length > 0 && h("p", { class: "muted small" }, `So large a difference by chance alone: p = ${one.p} on these tasks. ${one.power.map((text) => `${text[0].toUpperCase()}${text.slice(1)}.`).join(" ")}`),
     one.rows.length > 0 && h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Tasks that changed: ${oneLine(report.agents[one.agent].label, 60)}` },
       h("table", null,
         h("thead", null, h("tr", null, h("th", { scope: "col" }, "Task"), ["Baseline", "Now", "Change", "p", "Corrected"].map((head) => h("th", { scope: "col", class: "num", title: { p: "Fisher's exact test of the solved samples", Corrected: "Holm's correction for all tasks compared" }[head] }, head)), h("th", { scope: "col" }, "Samples now"))),
