@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class MatrixError(ValueError):
     """The agents asked for make no matrix; the message is one line that says which value and what to do."""
 
 
+@lru_cache(maxsize=1024)
 def slug(value: str, *, dots: bool = True) -> str:
     """`value` in `[A-Za-z0-9_-]` (and `.` unless `dots` is false), beginning and ending with a letter or digit.
 

@@ -20,7 +20,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -123,8 +123,13 @@ class Task:
             raise TaskError(f"task {self.id!r}: {invalid}") from None
 
     def _check(self) -> None:
-        given = {name: getattr(self, name) for name in _RULES}
-        for name, value in check({name: value for name, value in given.items() if value is not None}, _RULES).items():
+        said = {name: value for name in _RULES if (value := getattr(self, name)) is not None}
+        given = {
+            name: value
+            for name, value in said.items()
+            if value is not _DEFAULTS.get(name) and (value != {} or name == "expected")
+        }
+        for name, value in check(given, _RULES).items():
             if value is not given[name]:
                 object.__setattr__(self, name, value)
         if self.grading:
@@ -268,6 +273,8 @@ def _files(value: Any) -> tuple[InputFile, ...]:
 
 _RULES: Final = {"id": _id, "instruction": _instruction, "expected": _expected, "files": _files, **RULES}
 
+
+_DEFAULTS: Final = {each.name: each.default for each in fields(Task)}  # need no check: tasks may be many
 
 # Loading
 
