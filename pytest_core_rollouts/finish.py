@@ -19,6 +19,7 @@ from pytest_core_rollouts.leftovers import Sweep, sweep
 from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.records import RecordsError, RolloutRecord
 from pytest_core_rollouts.report.cells import plain
+from pytest_core_rollouts.report.html import HtmlReport, HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import markdown
 from pytest_core_rollouts.report.markdown import terminal as terminal_table
 from pytest_core_rollouts.report.summary import Summary, slim, summarize
@@ -40,6 +41,7 @@ class Ending:
     gained: list[str] = field(default_factory=list)
     """A line for each task and agent that was expected to fail and passes."""
     swept: Sweep = field(default_factory=Sweep)
+    html: HtmlReport | None = None
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -65,8 +67,11 @@ class Ending:
             terminal.write_line(plain(str(judgment)), red=not judgment.passed, green=bool(judgment.passed))
         for hint in filter(None, (self._hint(), self._resume())):
             terminal.write_line(hint)
+        here = config.invocation_params.dir
+        if self.html is not None:
+            terminal.write_line(f"{_relative(self.html.path, here)} {self.html.extent}")
         for path in filter(None, (self.run.settings.report, self.run.out)):
-            terminal.write_line(_relative(path, config.invocation_params.dir))
+            terminal.write_line(_relative(path, here))
 
     def _not_run(self, *, whole: bool) -> Iterator[str]:
         shown = self.not_run if whole else self.not_run[:NOT_RUN_LINES]
@@ -119,6 +124,8 @@ def finish(run: Run) -> Ending:
     ending.not_run = list(name_missing(one for rollout_id, one in run.selected.items() if rollout_id not in seen))
     if run.settings.report is not None:
         _write_report(run.settings.report, ending)
+    if run.settings.html is not None:
+        _write_html(run.settings.html, ending)
     return ending
 
 
@@ -136,6 +143,21 @@ def _write_report(path: Path, ending: Ending) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         ending.problems.append(f"--rollout-report: {path}: {error.strerror or error}")
+
+
+def _write_html(path: Path, ending: Ending) -> None:
+    run, settings = ending.run, ending.run.settings
+    try:
+        ending.html = write_html(
+            [run.out] if run.out.exists() else [],
+            path,
+            items_limit=settings.html_items,
+            baseline=run.baseline,
+            run_id=run.run_id,
+            hide_expected=settings.hide_expected,
+        )
+    except (HtmlReportError, RecordsError) as error:
+        ending.problems.append(f"--rollout-html: {error}")
 
 
 def name_missing(rollouts: Iterable[tuple[str, Agent, int]]) -> Iterator[str]:

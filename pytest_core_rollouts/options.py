@@ -80,15 +80,15 @@ OPTIONS: Final = (
     _value("concurrency", "N", "Rollouts in flight per process. Default: 4; with -n: 1 in each worker."),
     _value("out", "PATH", "JSONL file that gets a line per finished rollout. Default: runs/<run_id>.jsonl."),
     _value("report", "PATH", "Write the table as Markdown to this file too."),
+    _value("html", "PATH", "Write the HTML report, with every trajectory, to this file. Needs the extra `report`."),
+    _value("html-items", "N", "Keep N Items of each trajectory in the HTML report, from both ends. Default: all."),
     _list(
         "gate",
         "EXPR",
         "What decides the exit code: each (default: every rollout asserts its reward), none (collect only), "
         "mean>=X, pass@K>=X, pass^K>=X, lost<=N or baseline. Each holds for every agent; all must pass.",
     ),
-    _value(
-        "baseline", "PATH", "JSONL of an earlier run to compare with; the gates baseline and lost need it."
-    ),
+    _value("baseline", "PATH", "JSONL of an earlier run to compare with; the gates baseline and lost need it."),
     _value(
         "allow-errors",
         "N|N%",

@@ -17,6 +17,7 @@ from pytest_core_rollouts.option_values import Layered, OptionValues
 from pytest_core_rollouts.options import BY_NAME
 from pytest_core_rollouts.records import RecordsError
 from pytest_core_rollouts.replay import Replay
+from pytest_core_rollouts.report.html import HtmlReportError, require_jinja
 from pytest_core_rollouts.task_folders import find_task, names_tasks
 from pytest_core_rollouts.tasks import Network, Task
 
@@ -49,6 +50,9 @@ class Settings:
     concurrency: int | None = None
     out: Path | None = None
     report: Path | None = None
+    html: Path | None = None
+    html_items: int | None = None
+    """Items of each rollout that the HTML report keeps; None: all."""
     gates: tuple[Gate, ...] = ()
     baseline: Path | None = None
     allow_errors: AllowedErrors | None = None
@@ -127,6 +131,8 @@ def read_settings(config: pytest.Config) -> Settings:
         concurrency=values.one("concurrency", option_values.positive_integer, None),
         out=values.path("out"),
         report=_report(values),
+        html=_html(values),
+        html_items=values.one("html-items", option_values.positive_integer, None),
         gates=_gates(values),
         baseline=values.path("baseline"),
         allow_errors=values.one("allow-errors", option_values.allowed_errors, None),
@@ -207,10 +213,20 @@ def _replay(values: OptionValues, config: pytest.Config) -> Replay | None:
         raise pytest.UsageError(f"{values.shown('replay')}: {error}") from None
 
 
-def _report(values: OptionValues) -> Path | None:
-    path = values.path("report")
+def _report(values: OptionValues, name: str = "report") -> Path | None:
+    path = values.path(name)
     if path is not None and path.is_dir():
-        raise pytest.UsageError(f"{values.shown('report')}: {path} is a folder; name a file in it")
+        raise pytest.UsageError(f"{values.shown(name)}: {path} is a folder; name a file in it")
+    return path
+
+
+def _html(values: OptionValues) -> Path | None:
+    path = _report(values, "html")
+    if path is not None:
+        try:
+            require_jinja()
+        except HtmlReportError as error:
+            raise pytest.UsageError(f"{values.shown('html')}: {error}") from None
     return path
 
 

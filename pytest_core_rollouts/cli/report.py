@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
-from pytest_core_rollouts.baseline import comparisons
+from pytest_core_rollouts.baseline import Baseline, comparisons
 from pytest_core_rollouts.cli import CommandError, results
 from pytest_core_rollouts.gate import Gate, GateError, judge, parse_gate
+from pytest_core_rollouts.records import RecordsError
 from pytest_core_rollouts.report.changes import changes
+from pytest_core_rollouts.report.html import HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import markdown
 from pytest_core_rollouts.report.summary import summarize
 
-HELP = "Print the report of one or more JSONL files, their runs merged, as Markdown."
+HELP = "Print the report of one or more JSONL files, their runs merged, as Markdown; write it as HTML too."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="JSONL of a run")
     parser.add_argument("--run", metavar="RUN_ID", help="only the rows of this run")
     parser.add_argument("--baseline", metavar="FILE", type=Path, help="JSONL of an earlier run to compare with")
+    parser.add_argument("--html", metavar="OUT", type=Path, help="write the HTML report, with every trajectory, too")
+    parser.add_argument(
+        "--html-items", metavar="N", type=_positive, help="keep N Items of each trajectory in it, from both ends"
+    )
+    parser.add_argument("--hide-expected", action="store_true", help="leave expected values out of it")
     parser.add_argument(
         "--gate", metavar="EXPR", action="append", default=[], help="exit 1 unless it passes; repeatable"
     )
@@ -33,7 +41,31 @@ def run(arguments: argparse.Namespace) -> int:
     judgments = judge(gates, judged, baseline)
     compared = comparisons(judged, baseline)
     results.write(markdown(summary, verdicts=list(map(str, judgments)), appendix=[changes(*one) for one in compared]))
+    if arguments.html is not None:
+        _write_html(arguments, baseline)
     return 0 if all(judgment.passed for judgment in judgments) else 1
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)
+
+
+def _write_html(arguments: argparse.Namespace, baseline: Baseline | None) -> None:
+    """Its path and size go to stderr: stdout is the Markdown."""
+    try:
+        written = write_html(
+            arguments.files,
+            arguments.html,
+            items_limit=arguments.html_items,
+            baseline=baseline,
+            run_id=arguments.run,
+            hide_expected=arguments.hide_expected,
+        )
+    except (HtmlReportError, RecordsError) as error:
+        raise CommandError(f"--html: {error}") from None
+    print(written, file=sys.stderr)
 
 
 def _gates(arguments: argparse.Namespace) -> list[Gate]:

@@ -46,8 +46,13 @@ class HtmlReport:
     rollouts: int
     pieces: int
 
+    @property
+    def extent(self) -> str:
+        """Such as `(12.3 MB, 5000 rollouts)`: what to know before it is opened or sent."""
+        return f"({_size(self.size)}, {self.rollouts} rollout{'' if self.rollouts == 1 else 's'})"
+
     def __str__(self) -> str:
-        return f"{self.path} ({_size(self.size)}, {self.rollouts} rollout{'' if self.rollouts == 1 else 's'})"
+        return f"{self.path} {self.extent}"
 
 
 def write_html(
