@@ -54,17 +54,23 @@ def read_creation(
     if checked.text("agent_id") is not None:
         raise not_found()  # no Agent is ever saved here
     harness, config = _read_harness(agent, harnesses, default_harness)
+    if environment.skills and harness.skills_folder is None:
+        raise unsupported(f"The {harness.name} harness takes no skills.", "environment.skills")
     extension = checked.object("x_agents_core", ("model_provider",))
+    provider = read_model_provider(extension, harness.protocols)
+    model = _read_model(agent)
+    if harness.protocols:
+        _require_model(harness, model, provider)
     return CreateRequest(
         harness=harness,
         environment=environment,
         messages=messages,
         digest=digest({member: value for member, value in body.items() if member != "stream"}),
-        model=_read_model(agent),
+        model=model or DEFAULT_MODEL,
         instructions=agent.text("instructions"),
         verbosity=_read_text_format(agent),
         harness_config=config,
-        model_provider=read_model_provider(extension, harness.protocols),
+        model_provider=provider,
         metadata=metadata,
         stream=stream,
     )
@@ -123,7 +129,19 @@ def _read_harness(
     return harnesses[name], config
 
 
-def _read_model(agent: Checked) -> str:
+def _require_model(harness: Harness, model: str | None, provider: ModelProvider | None) -> None:
+    """There is no default model here, nor a key for one: who pays for it says so."""
+    if provider is None:
+        message = (
+            f"The embedded Core has no model of its own: the {harness.name} harness needs a model provider "
+            f"(protocol {' or '.join(harness.protocols)}, base_url and api_key) and the model's name."
+        )
+        raise APIError(400, message, code="model_provider_required", param="x_agents_core.model_provider")
+    if model is None:
+        raise unsupported(f"The {harness.name} harness needs the model's name.", "agent.model")
+
+
+def _read_model(agent: Checked) -> str | None:
     model = agent.text("model")
     if model is not None and not model.strip():
         raise APIError(400, "'agent.model' must not be blank.", code="invalid_request_error", param="agent.model")
@@ -142,7 +160,7 @@ def _read_model(agent: Checked) -> str:
         raise unsupported("The embedded Core runs no subagents.", multi_agent.at("enabled"))
     if agent.array("tools"):
         raise unsupported("The embedded Core offers no tools beyond the harness's own.", "agent.tools")
-    return model or DEFAULT_MODEL
+    return model
 
 
 def _read_text_format(agent: Checked) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from .checked import Checked, wrong_type
 from .errors import APIError, invalid, unsupported
+from .skills import Skill, read_skills
 
 FILES = 50
 FILE_LIMIT = 5 * 1024 * 1024  # bytes, decoded
@@ -40,6 +41,7 @@ class Environment:
     files: tuple[InlineFile, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     setup_commands: tuple[SetupCommand, ...] = ()
+    skills: tuple[Skill, ...] = ()
 
 
 _MEMBERS = (
@@ -71,13 +73,14 @@ def read_environment(body: Checked) -> Environment:
         files=_read_files(environment),
         env=_read_env(environment),
         setup_commands=_read_commands(environment),
+        skills=read_skills(environment),
     )
 
 
 def _refuse_unsupported(environment: Checked) -> None:
     if environment.text("environment_template_id") is not None:
         raise unsupported("The embedded Core keeps no templates.", environment.at("environment_template_id"))
-    for member in ("skills", "plugins", "capability_directories"):
+    for member in ("plugins", "capability_directories"):
         if environment.array(member):
             raise unsupported(f"The embedded Core does not support {member} yet.", environment.at(member))
     network = environment.object("network", ("access", "allowed_domains"))

@@ -15,16 +15,33 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-HARNESSES = ("oracle", "nop")  # what the embedded Core serves
+HARNESSES = ("oracle", "nop", "codex", "claude_sdk")  # what the embedded Core serves
 
 _BACKLOG = 1024
 _STOP_S = 10.0  # how long the process may take to kill its sandboxes and remove their folders
-_PASSED_ON = ("HOME", "LANG", "LANGUAGE", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR", "TZ", "VIRTUAL_ENV")
+_PASSED_ON = (
+    *("HOME", "LANG", "LANGUAGE", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR", "TZ", "VIRTUAL_ENV"),
+    *("SSL_CERT_DIR", "SSL_CERT_FILE"),  # whom to trust
+    *("NPM_CONFIG_PREFIX", "npm_config_prefix"),  # where programs are
+)
 _PASSED_ON_PREFIXES = ("LC_", "LD_LIBRARY_", "COVERAGE_")
+
+
+def why_missing(harness: str) -> str | None:
+    """What has to be installed before the embedded Core can run this harness; None: nothing."""
+    from .installed import NotInstalled, find_claude, find_codex
+
+    find = {"codex": find_codex, "claude_sdk": find_claude}.get(harness)
+    try:
+        if find is not None:
+            find()
+    except NotInstalled as problem:
+        return str(problem)
+    return None
 
 
 class EmbeddedCoreError(Exception):
@@ -68,12 +85,23 @@ class EmbeddedCore:
         return self._process is not None and self._process.poll() is None
 
     def start(
-        self, *, hidden: Sequence[Path] = (), default_harness: str | None = "oracle", timeout: float = 30
+        self,
+        *,
+        hidden: Sequence[Path] = (),
+        default_harness: str | None = "oracle",
+        timeout: float = 30,
+        capture: Path | None = None,
+        model_params: Mapping[str, Any] | None = None,
+        model_idle_s: float = 300.0,
+        model_retries: int = 2,
     ) -> None:
         """Start the process and wait until it serves; at most `timeout` seconds.
 
-        `hidden`: folders of the host that no sandbox may show, the tasks above all. Raises EmbeddedCoreError with the
-        remedy when the extra is not installed or no sandbox can be made.
+        `hidden`: folders of the host that no sandbox may show, the tasks above all. `capture`: an existing folder that
+        gets a JSONL of each rollout's requests to its model. `model_params`: merged into each of them, `{sample}` and
+        `{rollout_id}` filled in. `model_idle_s`: how long a model's server may be silent. `model_retries`: how often an
+        agent program may repeat a request that failed. Raises EmbeddedCoreError with the remedy when the extra is not
+        installed or no sandbox can be made.
         """
         if self._listener is None or self._process is not None:
             raise EmbeddedCoreError("The embedded Core was started already, or closed: reserve another one.")
@@ -90,6 +118,10 @@ class EmbeddedCore:
             "scratch": scratch,
             "hidden": [str(Path(path).resolve()) for path in hidden],
             "default_harness": default_harness,
+            "capture": None if capture is None else str(capture.resolve()),
+            "model_params": dict(model_params or {}),
+            "model_idle_s": model_idle_s,
+            "model_retries": model_retries,
         }
         try:
             self._process = self._spawn(self._listener.fileno())

@@ -35,8 +35,10 @@ def read_model_provider(extension: Checked, protocols: Sequence[str]) -> ModelPr
     if protocol not in choices:
         raise unknown_value(provider.at("protocol"), protocol, choices)
     api_key = provider.required_text("api_key")
-    if not api_key.strip() or not api_key.isprintable() or len(api_key) > 16384:
-        raise invalid("The model's key is empty, too long or holds unprintable characters.", provider.at("api_key"))
+    if not api_key.strip() or not api_key.isascii() or not api_key.isprintable() or len(api_key) > 16384:
+        raise invalid(
+            "The model's key is empty, too long or holds characters that no header can.", provider.at("api_key")
+        )
     return ModelProvider(
         protocol=protocol,
         base_url=_read_base_url(provider),
@@ -49,6 +51,8 @@ def read_model_provider(extension: Checked, protocols: Sequence[str]) -> ModelPr
 def _read_base_url(provider: Checked) -> str:
     value = provider.required_text("base_url")
     param = provider.at("base_url")
+    if not value.isascii() or not value.isprintable() or " " in value:
+        raise invalid(f"'{param}' must be a URL in plain ASCII: escape what is not.", param)
     try:
         url = urlsplit(value)
         host = url.hostname

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
 from .app import make_app
+from .model import ModelSettings
 from .sandbox import Isolation, SandboxUnavailable
 from .sessions import Runtime
 from .store import Store
@@ -27,6 +29,8 @@ __all__ = ["SandboxUnavailable", "Settings", "serve"]
 _PARENT_CHECK_S = 1.0
 _IDLE_CONNECTION_S = 75
 _OPEN_FILES = 65_536
+_AGENT_MEMORY = 384 * 1024 * 1024  # bytes that a real agent program may well need
+_MOST_AGENTS = 256
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,19 @@ class Settings:
     scratch: str  # an empty private folder of ours
     hidden: list[str] = field(default_factory=list)
     default_harness: str | None = None
+    capture: str | None = None  # a folder
+    model_params: dict[str, Any] = field(default_factory=dict)
+    model_idle_s: float = 300.0
+    model_retries: int = 2
+
+    @property
+    def model(self) -> ModelSettings:
+        return ModelSettings(
+            capture=Path(self.capture) if self.capture else None,
+            params=self.model_params,
+            idle_s=self.model_idle_s,
+            retries=self.model_retries,
+        )
 
 
 def serve(settings: Settings, ready: Callable[[list[Path]], None]) -> None:
@@ -59,7 +76,7 @@ async def _serve(settings: Settings, isolation: Isolation, ready: Callable[[], N
     cores = os.cpu_count() or 1
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(4 * cores, thread_name_prefix="files"))
-    store = Store(_make_runtime(isolation, Path(settings.scratch), cores))
+    store = Store(_make_runtime(isolation, Path(settings.scratch), cores, settings.model))
     config = uvicorn.Config(
         make_app(store, settings.api_key, settings.default_harness),
         access_log=False,
@@ -93,13 +110,21 @@ def _raise_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _make_runtime(isolation: Isolation, scratch: Path, cores: int) -> Runtime:
+def _agents_at_once(cores: int) -> int:
+    """Agents mostly wait for their models, so memory bounds them: half of what there is."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(2 * cores, min(_MOST_AGENTS, memory // 2 // _AGENT_MEMORY))
+
+
+def _make_runtime(isolation: Isolation, scratch: Path, cores: int, model: ModelSettings) -> Runtime:
     return Runtime(
         isolation=isolation,
         artifacts=scratch,
         writing=asyncio.Semaphore(2 * cores),
         preparing=asyncio.Semaphore(2 * cores),
         running=asyncio.Semaphore(4 * cores),
+        thinking=asyncio.Semaphore(_agents_at_once(cores)),
+        model=model,
     )
 
 

@@ -21,9 +21,10 @@ from .creation import CreateRequest
 from .environment import Environment, SetupCommand
 from .errors import conflict
 from .events import EventBus
-from .harnesses import Job, TurnFailed
+from .harnesses import Harness, Job, TurnFailed, Usage
 from .ids import new_uuid
 from .inputs import Message
+from .model import CaptureFailed, MissingLabel, ModelProxy, ModelSettings, TurnLabels
 from .sandbox import Isolation, OutputsRejected, Sandbox, SandboxFailed
 from .trajectory import Item
 from .turns import Turn, total_usage
@@ -50,7 +51,13 @@ class Runtime:
     artifacts: Path  # a folder for each Session
     writing: asyncio.Semaphore  # sandboxes whose files are being written
     preparing: asyncio.Semaphore  # sandboxes that run setup commands
-    running: asyncio.Semaphore  # sandboxes that run a Turn
+    running: asyncio.Semaphore  # sandboxes that run a Turn without a model: it is all their own work
+    thinking: asyncio.Semaphore  # sandboxes that run a Turn with a model, for which they mostly wait
+    model: ModelSettings
+
+    def slots(self, harness: Harness) -> asyncio.Semaphore:
+        """Where a Turn of this harness queues."""
+        return self.thinking if harness.protocols else self.running
 
 
 class Session:
@@ -75,6 +82,7 @@ class Session:
         self._pending: tuple[Message, ...] = request.messages
         self._prepared = asyncio.Event()
         self._sandbox: Sandbox | None = None
+        self._memory: dict[str, Any] = {}  # the harness's own
         self._task: asyncio.Task[None] | None = None  # what the Session is at: preparing or a Turn
 
     # What the API shows
@@ -214,6 +222,9 @@ class Session:
         isolation = self._runtime.isolation
         sandbox = Sandbox(isolation, isolation.sessions / self.id)
         sandbox.write_files((file.path, file.data) for file in environment.files)
+        folder = self.request.harness.skills_folder
+        for skill in environment.skills:
+            sandbox.write_home((f"{folder}/{skill.name}/{name}", data) for name, data in skill.files)
         return sandbox
 
     async def _set_up(self, sandbox: Sandbox, index: int, command: SetupCommand) -> None:
@@ -257,7 +268,7 @@ class Session:
             instructions=request.instructions,
             config=request.harness_config,
             env=request.environment.env,
-            model_provider=request.model_provider,
+            memory=self._memory,
         )
         self._task = asyncio.create_task(self._run_turn(turn, job))
 
@@ -265,10 +276,10 @@ class Session:
         sandbox = self._sandbox
         assert sandbox is not None
         try:
-            async with self._runtime.running:
+            async with self._runtime.slots(self.request.harness):
                 turn.start()
                 self._publish_turn("in_progress", turn)
-                turn.usage = await self.request.harness.run(job, sandbox, turn.trajectory)
+                turn.usage = await self._run_harness(turn, job, sandbox)
                 turn.settling = True  # from here on completion wins over a cancellation
                 artifacts = await asyncio.to_thread(self._capture, turn, sandbox)
         except asyncio.CancelledError:
@@ -279,6 +290,8 @@ class Session:
                 self._end_turn(turn, "cancelled")
         except TurnFailed as failure:
             self._end_turn(turn, "failed", failure.code, str(failure))
+        except CaptureFailed as failure:
+            self._end_turn(turn, "failed", "internal_error", str(failure))
         except (SandboxFailed, OSError) as failure:
             self._end_turn(turn, "failed", "sandbox_error", f"The sandbox failed: {failure}")
         except OutputsRejected as rejection:
@@ -289,6 +302,22 @@ class Session:
         else:
             self.artifacts.extend(artifacts)
             self._end_turn(turn, "completed")
+
+    async def _run_harness(self, turn: Turn, job: Job, sandbox: Sandbox) -> Usage | None:
+        """The harness's work; with a proxy to its model, where it asks one."""
+        harness, provider = self.request.harness, self.request.model_provider
+        if provider is None or not harness.protocols:
+            return await harness.run(job, sandbox, turn.trajectory)
+        rollout_id, sample = self.metadata.get("rollout_id"), self.metadata.get("sample")
+        labels = TurnLabels(session_id=self.id, turn_id=turn.id, rollout_id=rollout_id, sample=sample)
+        listener, path = sandbox.listen("model.sock")
+        try:
+            proxy = ModelProxy(listener, path, provider, self._runtime.model, labels)
+        except MissingLabel as missing:
+            listener.close()
+            raise TurnFailed("invalid_request", f"A parameter for the model can't be filled in: {missing}.") from None
+        async with proxy:
+            return await harness.run(replace(job, proxy=proxy), sandbox, turn.trajectory)
 
     def _capture(self, turn: Turn, sandbox: Sandbox) -> list[Artifact]:
         folder = self._runtime.artifacts / self.id / turn.id
@@ -336,7 +365,7 @@ class Session:
             "status": self.status,
             "error": self.error,
             "agent": agent_wire(self.agent_id, self.request),
-            "environment": environment_wire(self.environment_id, self.files),
+            "environment": environment_wire(self.environment_id, self.files, self.request.environment.skills),
             "metadata": self.metadata,
             "required_actions": [],
             "usage": total_usage(self.turns),

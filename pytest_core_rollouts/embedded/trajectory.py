@@ -49,6 +49,25 @@ class Trajectory:
         item["content"] = [part]
         self._close(item, index, _COMPLETED)
 
+    def reasoning(self, text: str) -> None:
+        """A complete summary of what the agent thought."""
+        item = {**self._base("reasoning"), "summary": []}
+        index = self._add(item)
+        where = {"item_id": item["id"], "output_index": index, "summary_index": 0}
+        self._announce("reasoning_summary_part.added", **where, part={"type": "summary_text", "text": ""})
+        self._announce("reasoning_summary_text.delta", **where, delta=text)
+        self._announce("reasoning_summary_text.done", **where, text=text)
+        part = {"type": "summary_text", "text": text}
+        self._announce("reasoning_summary_part.done", **where, part=part, status=None)
+        item["summary"] = [part]
+        self._close(item, index, _COMPLETED)
+
+    def call(self, name: str, arguments: Any, *, call_id: str | None = None) -> Call:
+        """A call, just begun, of one of the agent's own tools other than its shell."""
+        call_id = call_id or new_id("call")
+        item = {**self._base("function_call"), "name": name, "arguments": arguments, "call_id": call_id}
+        return Call(self, item, self._add(item))
+
     def command(self, command: str, *, cwd: str = "/workspace") -> Command:
         """A command that the agent has just started."""
         item = {
@@ -87,6 +106,27 @@ class Trajectory:
 
     def _announce(self, event: str, **members: Any) -> None:
         self._publish(f"{_TURN}.{event}", {"turn_id": self._turn_id, **members})
+
+
+class Call:
+    """A call of a tool, until its result is there."""
+
+    def __init__(self, trajectory: Trajectory, item: Item, index: int) -> None:
+        self._trajectory = trajectory
+        self._item = item
+        self._index = index
+
+    def finish(self, output: str | None, *, error: str | None = None) -> None:
+        """The call's end: the Item of the call is complete, and one of its result follows where there is any."""
+        trajectory, call = self._trajectory, self._item
+        status = _COMPLETED if error is None else _FAILED
+        trajectory._close(call, self._index, status)
+        if output is None and error is None:
+            return
+        result = {**trajectory._base("function_call_output"), "call_id": call["call_id"]}
+        result |= {"status": status, "output": output, "error": error}
+        trajectory._items.append(result)
+        trajectory._announce("item.added", item=result, output_index=None)
 
 
 class Command:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .creation import CreateRequest
+from .skills import Skill
 
 
 def agent_wire(agent_id: str, request: CreateRequest) -> dict[str, Any]:
@@ -24,7 +25,9 @@ def agent_wire(agent_id: str, request: CreateRequest) -> dict[str, Any]:
     }
 
 
-def environment_wire(environment_id: str, files: Sequence[tuple[str, str, int]]) -> dict[str, Any]:
+def environment_wire(
+    environment_id: str, files: Sequence[tuple[str, str, int]], skills: Sequence[Skill] = ()
+) -> dict[str, Any]:
     """A Session's `environment`; `files`: (id, path, bytes)."""
     return {
         "id": environment_id,
@@ -34,5 +37,5 @@ def environment_wire(environment_id: str, files: Sequence[tuple[str, str, int]])
         "network": {"access": "disabled", "allowed_domains": []},
         "packages": {"npm": [], "python": [], "system": []},
         "plugins": [],
-        "skills": [],
+        "skills": [skill.wire() for skill in skills],
     }

@@ -282,7 +282,7 @@ UNSUPPORTED: list[tuple[str, Any, str]] = [
     ("environment.packages.python", ["numpy"], "environment.packages.python"),
     ("environment.packages.npm", ["left-pad"], "environment.packages.npm"),
     ("environment.packages.system", ["jq"], "environment.packages.system"),
-    ("environment.skills", [{"type": "skill_reference", "skill_id": "x"}], "environment.skills"),
+    ("environment.skills", [{"type": "skill_reference", "skill_id": "x"}], "environment.skills[0].type"),
     ("environment.plugins", [{}], "environment.plugins"),
     ("environment.environment_template_id", "t", "environment.environment_template_id"),
     ("environment.capability_directories", ["/workspace/x"], "environment.capability_directories"),

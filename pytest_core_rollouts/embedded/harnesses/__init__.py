@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .base import Harness, InvalidConfig, Job, TurnFailed, Usage
+from .claude_sdk import ClaudeSDK
+from .codex import Codex
 from .nop import Nop
 from .oracle import Oracle
 
-HARNESSES: Mapping[str, Harness] = {harness.name: harness for harness in (Oracle(), Nop())}
+HARNESSES: Mapping[str, Harness] = {harness.name: harness for harness in (Oracle(), Nop(), Codex(), ClaudeSDK())}
 
 __all__ = ["HARNESSES", "Harness", "InvalidConfig", "Job", "TurnFailed", "Usage"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from pytest_core_rollouts.embedded.model_provider import ModelProvider
+    from pytest_core_rollouts.embedded.model import ModelProxy
     from pytest_core_rollouts.embedded.sandbox import Sandbox
     from pytest_core_rollouts.embedded.trajectory import Trajectory
 
@@ -32,18 +32,23 @@ class TurnFailed(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """One Turn's work. `env` is the Environment's variables, for every process in the sandbox."""
+    """One Turn's work. `env` is the Environment's variables, for every process in the sandbox.
+
+    `proxy` is the way to the model, for a harness that asks one. `memory` is the harness's own, kept from Turn to Turn
+    of a Session: such as the name of a conversation to go on with.
+    """
 
     prompt: str
     model: str
     instructions: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     env: Mapping[str, str] = field(default_factory=dict)
-    model_provider: ModelProvider | None = None
+    proxy: ModelProxy | None = None
+    memory: dict[str, Any] = field(default_factory=dict)
 
 
 class Harness(Protocol):
-    """Runs Turns; holds no state of its own between them (a Session's state lives in its sandbox)."""
+    """Runs Turns; holds no state of its own between them (a Session's state lives in its sandbox and `Job.memory`)."""
 
     @property
     def name(self) -> str: ...
@@ -51,6 +56,10 @@ class Harness(Protocol):
     @property
     def protocols(self) -> tuple[str, ...]:
         """The model protocols it speaks; empty: it asks no model."""
+
+    @property
+    def skills_folder(self) -> str | None:
+        """Where skills belong, under /home/agent; None: it takes none."""
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """Raises InvalidConfig, before anything is created."""

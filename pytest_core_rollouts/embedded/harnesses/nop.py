@@ -17,6 +17,7 @@ class Nop:
 
     name = "nop"
     protocols: tuple[str, ...] = ()
+    skills_folder: str | None = None
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         for member in config:

@@ -23,6 +23,7 @@ class Oracle:
 
     name = "oracle"
     protocols: tuple[str, ...] = ()
+    skills_folder: str | None = None
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         for member in config:

@@ -10,9 +10,11 @@ import pwd
 import random
 import secrets
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +24,7 @@ from pathlib import Path
 from .files import remove_tree
 from .guard import Guard
 from .limits import MIB, Limits
-from .programs import Programs, ProgramsHidden, find_programs, is_reachable
+from .programs import Programs, ProgramsHidden, find_programs, is_reachable, share
 from .remedies import remedy
 from .seccomp import filter_program
 from .watch import Watcher
@@ -85,6 +87,8 @@ class Isolation:
         self.token = f"sandbox-{secrets.token_hex(8)}"  # on the command line of every sandbox
         self._seccomp = filter_program()
         self._guard = Guard(self.token, self.drop)
+        self._shared: dict[Path, Path] = {}
+        self._sharing = threading.Lock()
         self._cleanup = weakref.finalize(self, remove_tree, folder)
 
     @classmethod
@@ -171,6 +175,24 @@ class Isolation:
             (session / name).mkdir(mode=0o700)
             if self.drops_uid:
                 os.chown(session / name, self.uid, self.uid)
+
+    def reachable(self, path: Path) -> Path:
+        """A program or a folder of programs, to be bound: `path`, or a copy where our uid alone can reach that one.
+
+        Blocks; a copy (hard links, where the file system allows them) is made once.
+        """
+        path = path.resolve()
+        readable = path.stat().st_mode & stat.S_IROTH
+        if not self.drops_uid or (readable and is_reachable(path if path.is_dir() else path.parent)):
+            return path
+        with self._sharing:
+            if path not in self._shared:
+                copy = self.folder / "shared" / str(len(self._shared)) / path.name
+                share(path, copy)
+                for folder in (copy.parent, copy.parent.parent):
+                    folder.chmod(0o711)
+                self._shared[path] = copy
+            return self._shared[path]
 
     def command(self, options: Options, argv: Sequence[str], *, status: int | None = None) -> list[str]:
         """The host's command line for `argv` in a sandbox; to be started in bwrap's folder.

@@ -187,6 +187,18 @@ def _copy_python(prefix: Path, folder: Path, hidden: set[str]) -> Path:
     return folder
 
 
+def share(source: Path, target: Path) -> None:
+    """The file or folder `source` once more at `target`, where any user may read and run it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        _share_tree(source, target, set())
+        for parent, folders, _ in os.walk(target):
+            for name in (".", *folders):
+                os.chmod(os.path.join(parent, name), 0o755)  # noqa: PTH101, PTH118
+    else:
+        _share(source, target)
+
+
 def _share_tree(source: Path, target: Path, hidden: set[str]) -> None:
     target.mkdir(parents=True)
     with os.scandir(source) as entries:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from .files import remove_tree, write_files
+from .files import FOLDER_FLAGS, remove_tree, write_files
 from .isolation import Isolation
 from .limits import MIB, Limits
 from .outputs import CapturedFile, collect_outputs
 from .process import Completed, Run
 
 OUTPUT_LIMIT = 1 * MIB
+
+_BACKLOG = 64
 
 
 class Sandbox:
@@ -38,6 +42,36 @@ class Sandbox:
         Raises ValueError for a path that is not plainly under /workspace, OSError when it cannot be written.
         """
         write_files(self._workspace, files, inside="/workspace", uid=self._isolation.uid)
+
+    def write_home(self, files: Iterable[tuple[str, bytes]]) -> None:
+        """The same for files under /home/agent."""
+        write_files(self._folder / "home", files, inside="/home/agent", uid=self._isolation.uid)
+
+    def listen(self, name: str) -> tuple[socket.socket, Path]:
+        """A listening unix socket outside the sandbox's own folders, and its path, to be bound into a run.
+
+        The sandbox's uid alone may connect. It takes the place of an earlier one of the same name.
+        """
+        path = self._folder / name
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        folder = os.open(self._folder, FOLDER_FLAGS)
+        try:
+            listener.bind(f"/proc/self/fd/{folder}/{name}")  # a socket's path has at most 107 bytes
+            path.chmod(0o600)
+            if self._isolation.drops_uid:
+                os.chown(path, self._isolation.uid, self._isolation.uid)
+            listener.listen(_BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+        finally:
+            os.close(folder)
+        return listener, path
+
+    def reachable(self, path: Path) -> Path:
+        """See `Isolation.reachable`."""
+        return self._isolation.reachable(path)
 
     async def run(
         self,

@@ -1,0 +1,197 @@
+"""Codex: the real program, `codex exec --json`, on a model of the Responses protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pytest_core_rollouts.embedded.installed import find_codex
+from pytest_core_rollouts.embedded.model import DUMMY_KEY, inside_url
+
+from .base import InvalidConfig, Job, Usage
+from .native import Event, failed, run_program, text_of
+
+if TYPE_CHECKING:
+    from pytest_core_rollouts.embedded.sandbox import Sandbox
+    from pytest_core_rollouts.embedded.trajectory import Call, Command, Trajectory
+
+_HOME = "/home/agent/.codex"
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+_KEY = "MODEL_KEY"  # the variable that the configuration names
+# Features of the program that would reach for a network, or go beyond one rollout.
+_FEATURES_OFF = (
+    "apps",
+    "browser_use",
+    "computer_use",
+    "goals",
+    "hooks",
+    "image_generation",
+    "plugin_sharing",
+    "plugins",
+    "remote_plugin",
+    "shell_snapshot",
+    "skill_search",
+    "tool_suggest",
+    "unbounded_connection_retries",
+)
+
+
+class Codex:
+    """`harness_config`: {"model_reasoning_effort": "low"}."""
+
+    name = "codex"
+    protocols: tuple[str, ...] = ("responses",)
+    skills_folder: str | None = f"{_HOME}/skills"
+
+    def check_config(self, config: Mapping[str, Any]) -> None:
+        for member, value in config.items():
+            if member != "model_reasoning_effort":
+                raise InvalidConfig(
+                    f"The codex harness knows no parameter '{member}', only 'model_reasoning_effort'.", f".{member}"
+                )
+            if value not in _EFFORTS:
+                raise InvalidConfig(f"'{member}' must be one of: {', '.join(_EFFORTS)}.", f".{member}")
+
+    async def run(self, job: Job, sandbox: Sandbox, trajectory: Trajectory) -> Usage | None:
+        await asyncio.to_thread(sandbox.write_home, [(f"{_HOME}/config.toml", _configuration(job).encode())])
+        thread = job.memory.get("thread")
+        arguments = ["exec", *(["resume", thread] if thread else []), "--json", "--skip-git-repo-check"]
+        events = _Events(job, trajectory)
+        ended = await run_program(
+            find_codex,
+            [*arguments, "--dangerously-bypass-approvals-and-sandbox", "-"],
+            job,
+            sandbox,
+            env={_KEY: DUMMY_KEY},
+            prompt=job.prompt,
+            on_event=events.hear,
+        )
+        if ended.status or not events.completed:
+            raise failed(job, events.error, ended)
+        return events.usage
+
+
+class _Events:
+    """The program's events, one after the other, as Items."""
+
+    def __init__(self, job: Job, trajectory: Trajectory) -> None:
+        self.completed = False
+        self.usage: Usage | None = None
+        self.error = ""
+        self._job = job
+        self._trajectory = trajectory
+        self._commands: dict[Any, Command] = {}
+        self._calls: dict[Any, Call] = {}
+
+    def hear(self, event: Event) -> None:
+        kind = event["type"]
+        if kind == "thread.started":
+            self._job.memory["thread"] = event.get("thread_id")
+        elif kind == "turn.completed":
+            self.completed = True
+            self.usage = _usage(event.get("usage"))
+        elif kind in ("turn.failed", "error"):
+            error = event.get("error", event)
+            self.error = text_of(error.get("message") if isinstance(error, dict) else error)
+        elif kind in ("item.started", "item.completed") and isinstance(item := event.get("item"), dict):
+            self._hear_item(item, ended=kind == "item.completed")
+
+    def _hear_item(self, item: Event, *, ended: bool) -> None:
+        kind = item.get("type")
+        if kind == "command_execution":
+            self._hear_command(item, ended=ended)
+        elif kind in ("file_change", "mcp_tool_call", "web_search"):
+            self._hear_call(str(kind), item, ended=ended)
+        elif kind == "agent_message" and ended:
+            self._trajectory.assistant(text_of(item.get("text")), phase=None)
+        elif kind == "reasoning" and ended:
+            self._trajectory.reasoning(text_of(item.get("text")))
+
+    def _hear_command(self, item: Event, *, ended: bool) -> None:
+        command = self._commands.get(item.get("id"))
+        if command is None:
+            command = self._commands[item.get("id")] = self._trajectory.command(text_of(item.get("command")))
+        if ended:
+            code = item.get("exit_code")
+            status = code if isinstance(code, int) else int(item.get("status") != "completed")
+            command.finish(text_of(item.get("aggregated_output")).encode("utf-8", "replace"), status)
+            del self._commands[item.get("id")]
+
+    def _hear_call(self, kind: str, item: Event, *, ended: bool) -> None:
+        """A tool of the program's own: the API has no Item for it but a function call."""
+        call = self._calls.get(item.get("id"))
+        if call is None:
+            name = "apply_patch" if kind == "file_change" else text_of(item.get("tool")) or kind
+            said = {key: value for key, value in item.items() if key in ("changes", "arguments", "query", "server")}
+            call = self._calls[item.get("id")] = self._trajectory.call(name, said)
+        if ended:
+            well = item.get("status") in (None, "completed")
+            result = item.get("result")
+            output = text_of(result) if result is not None else None
+            call.finish(output if well else None, error=None if well else text_of(item.get("error")) or "failed")
+            del self._calls[item.get("id")]
+
+
+def _usage(said: Any) -> Usage | None:
+    """Tokens, cached ones counted among the input and reasoning among the output; None when not told."""
+    if not isinstance(said, dict):
+        return None
+    names = ("input_tokens", "cached_input_tokens", "output_tokens", "reasoning_output_tokens")
+    counts = [said.get(name, 0) for name in names]
+    if not all(isinstance(count, int) for count in counts):
+        return None
+    given, cached, made, thought = counts
+    return {
+        "input_tokens": given,
+        "input_tokens_details": {"cached_tokens": cached},
+        "output_tokens": made,
+        "output_tokens_details": {"reasoning_tokens": thought},
+        "total_tokens": given + made,
+    }
+
+
+def _configuration(job: Job) -> str:
+    """config.toml: our proxy is the only provider, nothing is asked of a person, nothing is sent elsewhere."""
+    assert job.proxy is not None
+    retries = job.proxy.settings.retries
+    top: dict[str, Any] = {
+        "model": job.model,
+        "model_provider": "core",
+        "approval_policy": "never",
+        "sandbox_mode": "danger-full-access",  # it is in ours already
+        "web_search": "disabled",
+        "check_for_update_on_startup": False,
+    }
+    if job.instructions is not None:
+        top["developer_instructions"] = job.instructions
+    if (effort := job.config.get("model_reasoning_effort")) is not None:
+        top["model_reasoning_effort"] = effort
+    tables: dict[str, dict[str, Any]] = {
+        "model_providers.core": {
+            "name": "core",
+            "base_url": inside_url(),
+            "env_key": _KEY,
+            "wire_api": "responses",
+            "request_max_retries": retries,
+            "stream_max_retries": retries,
+            "stream_idle_timeout_ms": 86_400_000,  # the proxy keeps the deadline
+            "supports_websockets": False,
+        },
+        "analytics": {"enabled": False},
+        "feedback": {"enabled": False},
+        "otel": {"exporter": "none", "trace_exporter": "none", "metrics_exporter": "none"},
+        "history": {"persistence": "none"},
+        "features": dict.fromkeys(_FEATURES_OFF, False),
+    }
+    return _toml(top) + "".join(f"\n[{name}]\n{_toml(members)}" for name, members in tables.items())
+
+
+def _toml(members: Mapping[str, Any]) -> str:
+    return "".join(f"{name} = {_toml_value(value)}\n" for name, value in members.items())
+
+
+def _toml_value(value: Any) -> str:
+    """JSON's own form: TOML's basic strings are such, but for U+007F."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,169 @@
+"""A streamed reply put together again: the same JSON that the server would have sent in one piece."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+Event = Mapping[str, Any]
+
+
+class Assembly(Protocol):
+    """Takes a stream's events; gives the reply as far as it came."""
+
+    def add(self, event: Event) -> None: ...
+
+    def reply(self) -> dict[str, Any] | None: ...
+
+
+def assembly_for(protocol: str) -> Assembly:
+    if protocol == "responses":
+        return Responses()
+    return Messages() if protocol == "anthropic" else ChatCompletions()
+
+
+class Responses:
+    """The last `response` told of, with the Items that were announced on the way where it has none itself."""
+
+    def __init__(self) -> None:
+        self._response: dict[str, Any] | None = None
+        self._output: list[Any] = []
+        self._logprobs: list[Any] = []
+
+    def add(self, event: Event) -> None:
+        if isinstance(response := event.get("response"), dict):
+            self._response = response
+        elif event.get("type") == "response.output_item.done":
+            self._output.append(event.get("item"))
+        elif event.get("type") == "response.output_text.delta" and isinstance(event.get("logprobs"), list):
+            self._logprobs += event["logprobs"]
+
+    def reply(self) -> dict[str, Any] | None:
+        if self._response is None:
+            return None
+        reply = {**self._response, "output": self._response.get("output") or self._output}
+        if self._logprobs and not _has_logprobs(reply["output"]):
+            reply["logprobs"] = self._logprobs  # told in the deltas alone
+        return reply
+
+
+class Messages:
+    """A message, block by block."""
+
+    def __init__(self) -> None:
+        self._message: dict[str, Any] | None = None
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._inputs: dict[int, str] = {}
+
+    def add(self, event: Event) -> None:
+        kind = event.get("type")
+        if kind == "message_start" and isinstance(message := event.get("message"), dict):
+            self._message = {**message}
+        elif kind == "content_block_start" and isinstance(block := event.get("content_block"), dict):
+            self._blocks[_index(event)] = {**block}
+        elif kind == "content_block_delta" and isinstance(delta := event.get("delta"), dict):
+            self._extend(_index(event), delta)
+        elif kind == "message_delta" and self._message is not None:
+            self._message.update(_object(event.get("delta")))
+            self._message["usage"] = {**_object(self._message.get("usage")), **_object(event.get("usage"))}
+
+    def _extend(self, index: int, delta: dict[str, Any]) -> None:
+        block = self._blocks.setdefault(index, {})
+        if delta.get("type") == "input_json_delta":
+            self._inputs[index] = self._inputs.get(index, "") + str(delta.get("partial_json", ""))
+            return
+        for name, value in delta.items():
+            if name == "type":
+                continue
+            before = block.get(name)
+            together = isinstance(value, (str, list)) and isinstance(before, type(value))
+            block[name] = before + value if together else value
+
+    def reply(self) -> dict[str, Any] | None:
+        if self._message is None:
+            return None
+        for index, text in self._inputs.items():
+            self._blocks[index]["input"] = _json_or_text(text) if text else {}
+        return {**self._message, "content": [self._blocks[index] for index in sorted(self._blocks)]}
+
+
+class ChatCompletions:
+    """Choices with their deltas joined; everything else as the last chunk says it."""
+
+    def __init__(self) -> None:
+        self._reply: dict[str, Any] | None = None
+        self._choices: dict[int, dict[str, Any]] = {}
+
+    def add(self, event: Event) -> None:
+        if "choices" not in event:
+            return
+        said = {name: value for name, value in event.items() if name != "choices" and value is not None}
+        self._reply = {**(self._reply or {}), **said, "object": "chat.completion"}
+        for choice in event["choices"] or ():
+            index = _index(choice)
+            whole = self._choices.setdefault(index, {"index": index, "message": {}})
+            _join(whole["message"], _object(choice.get("delta")))
+            _join(whole, {name: value for name, value in choice.items() if name not in ("index", "delta")})
+
+    def reply(self) -> dict[str, Any] | None:
+        if self._reply is None:
+            return None
+        return {**self._reply, "choices": [self._choices[index] for index in sorted(self._choices)]}
+
+
+_JOINED = ("content", "reasoning_content", "reasoning", "refusal", "arguments")
+
+
+def _join(whole: dict[str, Any], part: Mapping[str, Any]) -> None:
+    """Add a delta: texts of content and lists grow, calls of tools are found by their index, the rest is replaced."""
+    for name, value in part.items():
+        before = whole.get(name)
+        if name == "tool_calls" and isinstance(value, list):
+            calls: list[dict[str, Any]] = whole.setdefault(name, [])
+            for call in value:
+                known = next((one for one in calls if one.get("index") == call.get("index")), None)
+                if known is None:
+                    calls.append(known := {})
+                _join(known, call)
+        elif isinstance(value, dict) and isinstance(before, dict):
+            _join(before, value)
+        elif isinstance(value, dict):
+            whole[name] = {}
+            _join(whole[name], value)
+        elif _grows(name, before, value):
+            whole[name] = before + value
+        elif value is not None:
+            whole[name] = value
+
+
+def _grows(name: str, before: Any, value: Any) -> bool:
+    if isinstance(value, list):
+        return isinstance(before, list)
+    return isinstance(value, str) and isinstance(before, str) and name in _JOINED
+
+
+def _has_logprobs(output: Any) -> bool:
+    return isinstance(output, list) and any(
+        part.get("logprobs")
+        for item in output
+        if isinstance(item, dict)
+        for part in item.get("content") or ()
+        if isinstance(part, dict)
+    )
+
+
+def _index(event: Event) -> int:
+    index = event.get("index", 0)
+    return index if isinstance(index, int) else 0
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

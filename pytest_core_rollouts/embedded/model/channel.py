@@ -1,0 +1,66 @@
+"""HTTP/1.1 over an asyncio stream, by h11's rules."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+
+_CHUNK = 1 << 16
+_HEAD_LIMIT = 256 * 1024  # bytes of a request line and its headers
+
+
+class Broken(Exception):
+    """The peer is gone or speaks no HTTP; `channel`: which peer."""
+
+    def __init__(self, channel: Channel, why: Exception | str) -> None:
+        super().__init__(str(why) or type(why).__name__)
+        self.channel = channel
+
+
+class Channel:
+    """One connection, and our role on it: `h11.SERVER` or `h11.CLIENT`."""
+
+    def __init__(
+        self, role: type[h11.SERVER] | type[h11.CLIENT], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.connection = h11.Connection(role, max_incomplete_event_size=_HEAD_LIMIT)
+        self._reader = reader
+        self._writer = writer
+
+    async def next_event(self, timeout: float | None = None) -> Any:
+        """The next event of h11's. Raises Broken; asyncio.TimeoutError when nothing comes for `timeout` seconds."""
+        try:
+            while (event := self.connection.next_event()) is h11.NEED_DATA:
+                if self.connection.they_are_waiting_for_100_continue:
+                    await self.send(h11.InformationalResponse(status_code=100, headers=[]))
+                reading = self._reader.read(_CHUNK)
+                data = await (reading if timeout is None else asyncio.wait_for(reading, timeout))
+                self.connection.receive_data(data)
+        except (OSError, h11.RemoteProtocolError) as error:
+            if isinstance(error, asyncio.TimeoutError):  # an OSError from Python 3.11 on
+                raise
+            raise Broken(self, error) from error
+        return event
+
+    async def send(self, event: Any, timeout: float | None = None) -> None:
+        """Send and wait until the peer has room. Raises Broken; asyncio.TimeoutError."""
+        try:
+            data = self.connection.send(event)
+            if data:
+                self._writer.write(data)
+                await (self._writer.drain() if timeout is None else asyncio.wait_for(self._writer.drain(), timeout))
+        except (OSError, h11.LocalProtocolError) as error:
+            if isinstance(error, asyncio.TimeoutError):
+                raise
+            raise Broken(self, error) from error
+
+    @property
+    def reusable(self) -> bool:
+        """Whether another request may follow on this connection."""
+        return self.connection.our_state is h11.DONE and self.connection.their_state is h11.DONE
+
+    def abort(self) -> None:
+        """End it so that the peer sees a reply cut off, if it was in one."""
+        self._writer.transport.abort()

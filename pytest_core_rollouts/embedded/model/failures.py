@@ -1,0 +1,141 @@
+"""What went wrong with a model, in the wire's Turn error codes.
+
+The proxy sees it first hand; what an agent program prints about it differs from version to version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TEXT_LIMIT = 500  # characters of a server's own words
+
+
+@dataclass(frozen=True)
+class ModelFailure:
+    """`code`: one of the wire's Turn error codes; `message`: what happened, for whoever runs the rollouts."""
+
+    code: str
+    message: str
+
+
+_CONTEXT = ("context_length_exceeded", "context window", "context length", "prompt is too long", "input is too long")
+_QUOTA = ("insufficient_quota", "usage_limit", "billing", "credit balance")
+_STATUS = {
+    401: "authentication_error",
+    403: "authentication_error",
+    404: "resource_not_found",
+    408: "request_timeout",
+    429: "rate_limit_exceeded",
+    503: "server_overloaded",
+    504: "request_timeout",
+    529: "server_overloaded",
+}
+_EVENT_CODES = {
+    "rate_limit": "rate_limit_exceeded",
+    "overloaded": "server_overloaded",
+    "authentication": "authentication_error",
+    "permission": "authentication_error",
+    "not_found": "resource_not_found",
+    "invalid_request": "invalid_request",
+    "invalid_prompt": "invalid_request",
+    "policy": "cyber_policy",
+}
+# Why a reply stopped short, in the wires' terms.
+_STOPS = {
+    "max_output_tokens": ("max_output_tokens", "the reply reached the most tokens it may have"),
+    "max_tokens": ("max_output_tokens", "the reply reached the most tokens it may have"),
+    "length": ("max_output_tokens", "the reply reached the most tokens it may have"),
+    "model_context_window_exceeded": ("context_length_exceeded", "the model's context window is full"),
+    "refusal": ("cyber_policy", "the model refused"),
+    "content_filter": ("cyber_policy", "the server's content filter stopped the reply"),
+}
+
+
+def of_status(status: int, body: bytes) -> ModelFailure | None:
+    """What an answer's status says; None: nothing is wrong."""
+    if status < 300:
+        return None
+    said = _words(body)
+    telling = said.lower()
+    if status in (400, 413, 422) and any(text in telling for text in _CONTEXT):
+        code = "context_length_exceeded"
+    elif status in (400, 402, 403, 429) and any(text in telling for text in _QUOTA):
+        code = "usage_limit_exceeded"
+    elif status in _STATUS:
+        code = _STATUS[status]
+    else:
+        code = "server_error" if status >= 500 else "invalid_request"
+    hint = " (a redirect, which is not followed: give the final base URL)" if status < 400 else ""
+    return ModelFailure(code, f"The model's server answered {status}{hint}{': ' + said if said else ''}")
+
+
+def of_event(event: Mapping[str, Any]) -> ModelFailure | None:
+    """What an event of a stream, or a whole reply, says about a failure; None: nothing."""
+    if isinstance(error := _error_in(event), Mapping):
+        said = _clip(str(error.get("message") or ""))
+        kind = str(error.get("code") or error.get("type") or "error")
+        return ModelFailure(_code_of(kind, said), f"The model's server said in its stream: {kind}: {said}")
+    if (stop := _stop_in(event)) in _STOPS:
+        code, message = _STOPS[str(stop)]
+        return ModelFailure(code, f"The model did not finish: {message} ({stop}).")
+    return None
+
+
+def unreachable(where: str, error: Exception) -> ModelFailure:
+    why = str(error) or "no connection in time"
+    return ModelFailure("connection_failed", f"The model's server at {where} can't be reached: {why}.")
+
+
+def cut() -> ModelFailure:
+    return ModelFailure("connection_failed", "The model's server ended the connection in the middle of a reply.")
+
+
+def silent(seconds: float) -> ModelFailure:
+    return ModelFailure("request_timeout", f"The model's server said nothing for {seconds:g} seconds.")
+
+
+def _error_in(event: Mapping[str, Any]) -> Any:
+    response = event.get("response")
+    if isinstance(response, Mapping) and response.get("error"):
+        return response["error"]
+    if event.get("type") == "error" and not event.get("error"):
+        return event  # the Responses wire: code and message stand in the event itself
+    return event.get("error")
+
+
+def _stop_in(event: Mapping[str, Any]) -> Any:
+    response = event.get("response", event)
+    if isinstance(response, Mapping) and isinstance(details := response.get("incomplete_details"), Mapping):
+        return details.get("reason")
+    delta = event.get("delta", event)
+    return delta.get("stop_reason") if isinstance(delta, Mapping) else None
+
+
+def _code_of(kind: str, said: str) -> str:
+    text = f"{kind} {said}".lower()
+    if any(part in text for part in _CONTEXT):
+        return "context_length_exceeded"
+    if any(part in text for part in _QUOTA):
+        return "usage_limit_exceeded"
+    return next((code for part, code in _EVENT_CODES.items() if part in kind.lower()), "server_error")
+
+
+def _words(body: bytes) -> str:
+    """What an error body says, in one line: its `error.message` with type or code, or its text."""
+    text = body.decode("utf-8", "replace")
+    try:
+        error = json.loads(text)["error"]
+        if isinstance(error, str):
+            return _clip(error)
+        kind = error.get("code") or error.get("type")
+        return _clip(f"{kind}: {error['message']}" if kind else str(error["message"]))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return _clip(text)
+
+
+def _clip(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= TEXT_LIMIT else f"{line[:TEXT_LIMIT]}..."

@@ -1,0 +1,89 @@
+"""Inside a sandbox: 127.0.0.1:PORT -> a unix socket, for as long as a command runs.
+
+    python3 forwarder.py PORT SOCKET COMMAND...
+
+The command's stdin and stdout are ours. Its stderr is kept apart, so that it never falls into a line of stdout; when
+the command has ended, one line of JSON tells how: {"type": "exit", "status": N, "stderr": the last of it}.
+Standard library alone, and no syntax that Python 3.7 would not take: it runs under the sandbox's own Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from typing import IO
+
+_CHUNK = 65536
+_STDERR_KEPT = 8192  # bytes
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    """Copy until the end of `source`, and pass that end on."""
+    try:
+        data = source.recv(_CHUNK)
+        while data:
+            sink.sendall(data)
+            data = source.recv(_CHUNK)
+    except OSError:
+        pass
+    with contextlib.suppress(OSError):
+        sink.shutdown(socket.SHUT_WR)
+
+
+def _forward(client: socket.socket, path: str) -> None:
+    with client, socket.socket(socket.AF_UNIX) as proxy:
+        try:
+            proxy.connect(path)
+        except OSError:
+            return
+        back = threading.Thread(target=_pump, args=(proxy, client), daemon=True)
+        back.start()
+        _pump(client, proxy)
+        back.join()
+
+
+def _accept(listener: socket.socket, path: str) -> None:
+    while True:
+        client = listener.accept()[0]
+        threading.Thread(target=_forward, args=(client, path), daemon=True).start()
+
+
+def _drain(stream: IO[bytes], kept: bytearray) -> None:
+    data = os.read(stream.fileno(), _CHUNK)
+    while data:
+        kept[:] = (bytes(kept) + data)[-_STDERR_KEPT:]
+        data = os.read(stream.fileno(), _CHUNK)
+
+
+def main(port: int, path: str, command: list[str]) -> int:
+    """The command's exit status, as a shell would give it."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(64)
+    threading.Thread(target=_accept, args=(listener, path), daemon=True).start()
+    stderr = bytearray()
+    try:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    except OSError as error:
+        status, stderr = 127, bytearray(str(error).encode())
+    else:
+        assert process.stderr is not None
+        drain = threading.Thread(target=_drain, args=(process.stderr, stderr), daemon=True)
+        drain.start()
+        status = process.wait()
+        drain.join(0.2)  # what the command left running may hold it open
+    status = status if status >= 0 else 128 - status
+    told = {"type": "exit", "status": status, "stderr": bytes(stderr).decode("utf-8", "replace")}
+    sys.stdout.write("\n" + json.dumps(told) + "\n")
+    sys.stdout.flush()
+    return status
+
+
+if __name__ == "__main__":
+    os._exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
