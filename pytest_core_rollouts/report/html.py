@@ -73,6 +73,8 @@ def write_html(
     is as it was).
     """
     render = _template()
+    if out.is_dir():
+        raise HtmlReportError(f"{out}: is a folder; name a file in it")
     found = scan(records_paths, run_id)
     data = index(found, [path.name for path in records_paths], baseline)
     pieces = _Pieces(details(records_paths, found, items_limit=items_limit, hide_expected=hide_expected))

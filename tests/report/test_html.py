@@ -370,9 +370,15 @@ def test_records_that_cannot_be_read_leave_the_last_report(tmp_path: Path) -> No
 def test_a_report_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     records = write(tmp_path / "run.jsonl", many_outcomes())
     (tmp_path / "folder").mkdir()
-    with pytest.raises(HtmlReportError, match="folder: cannot write the HTML report: Is a directory"):
+    with pytest.raises(HtmlReportError, match="folder: is a folder; name a file in it"):
         write_html([records], tmp_path / "folder")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "run.jsonl"]
+
+
+def test_a_report_that_has_no_place_says_so(tmp_path: Path) -> None:
+    records = write(tmp_path / "run.jsonl", many_outcomes())
+    with pytest.raises(HtmlReportError, match=r"run\.jsonl/r\.html: cannot write the HTML report: "):
+        write_html([records], records / "r.html")
 
 
 def test_without_jinja_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
