@@ -17,7 +17,8 @@ from pytest_core_rollouts.matrix import DEFAULT, HARNESS_PROTOCOLS, MODELLESS, A
 from pytest_core_rollouts.option_values import OptionValues
 
 EMBEDDED: Final = "embedded"
-EMBEDDED_HARNESSES: Final = ("oracle", "nop")
+MODEL_URLS: Final = {"responses": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
+"""Examples, for messages: whose model is paid for is always said."""
 MODEL_KEY: Final = "MODEL_API_KEY"
 
 
@@ -125,11 +126,25 @@ def _refuse(constant: str) -> Any:
 
 
 def _check_core(agent: Agent, core: str | None) -> None:
-    if core == EMBEDDED and agent.harness not in EMBEDDED_HARNESSES:
-        raise pytest.UsageError(f"{_shown(agent)}: the embedded Core runs {' and '.join(EMBEDDED_HARNESSES)} only")
+    if core == EMBEDDED:
+        _check_embedded(agent)
     if core not in (None, EMBEDDED) and agent.harness in MODELLESS:
         raise pytest.UsageError(
             f"{_shown(agent)}: runs on the embedded Core alone (--core embedded); a solution must not leave here"
+        )
+
+
+def _check_embedded(agent: Agent) -> None:
+    from pytest_core_rollouts.embedded.launch import HARNESSES  # with it come modules that few runs need
+
+    if agent.harness not in HARNESSES:
+        runs = ", ".join(HARNESSES)
+        raise pytest.UsageError(f"{_shown(agent)}: the embedded Core runs {runs}; {agent.harness} needs another one")
+    if (protocols := HARNESS_PROTOCOLS[agent.harness]) and agent.base_url is None:
+        url = MODEL_URLS[protocols[0]]
+        raise pytest.UsageError(
+            f"{_shown(agent)}: the embedded Core has no model of its own; say --model NAME --model-base-url {url} and "
+            f"put the key in {MODEL_KEY} (or give model, base_url and api_key_env in an agent file)"
         )
 
 

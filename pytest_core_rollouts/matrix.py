@@ -151,6 +151,8 @@ class Rollout:
     retries: int = 1
     """How many further attempts an infrastructure error may cost."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    model_params: Mapping[str, Any] = field(default_factory=dict)
+    """What the embedded Core merges into each request to the model."""
     xfail: str | None = None
     """Why it is expected to fail; None where it is not."""
     attempt: int = 1

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import pytest
 
 from pytest_core_rollouts.gate import AllowedErrors, Gate, GateError, parse_gate
+from pytest_core_rollouts.grading import InvalidJSON, parse_json
 from pytest_core_rollouts.options import BY_NAME, OPTIONS
 from pytest_core_rollouts.tasks import Network
 
@@ -169,6 +170,22 @@ def gate(text: str) -> Gate:
 
 def allowed_errors(text: str) -> AllowedErrors:
     return AllowedErrors.parse(text)
+
+
+_OF_THE_HARNESS = ("input", "messages", "model", "prompt", "stream", "system", "tools")
+
+
+def model_params(text: str) -> dict[str, Any]:
+    try:
+        params = parse_json(text.encode())
+    except InvalidJSON as error:
+        raise ValueError(f"is {error}") from None
+    if not isinstance(params, dict):
+        raise ValueError('is no JSON object, such as {"temperature": 0.7}')
+    for name in params:
+        if name in _OF_THE_HARNESS:
+            raise ValueError(f"sets {name!r}, which is the harness's own to say")
+    return params
 
 
 def label(text: str) -> tuple[str, str]:

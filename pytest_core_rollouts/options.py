@@ -55,8 +55,8 @@ OPTIONS: Final = (
     _list(
         "harness",
         "NAME",
-        "Agent program to run: default (the deployment's own), codex, claude_sdk, mcode; on the embedded Core oracle, "
-        "nop. Default: default.",
+        "Agent program to run: default (the deployment's own), codex, claude_sdk, mcode; on the embedded Core codex, "
+        "claude_sdk, oracle, nop. Default: default; on the embedded Core oracle.",
         bare="--harness",
     ),
     _list(
@@ -117,6 +117,13 @@ OPTIONS: Final = (
         bare="--model-protocol",
     ),
     _list("harness-config", "HARNESS:KEY=JSON", 'Native parameter of a harness: codex:model_reasoning_effort="low".'),
+    _value(
+        "model-params",
+        "JSON",
+        "Merged into each request to the model, on the embedded Core; {sample} in a text is filled in: "
+        '\'{"temperature": 1, "seed": "{sample}"}\'.',
+    ),
+    _value("capture", "DIR", "Keep each rollout's model requests and replies, a JSONL each, on the embedded Core."),
     _value("context-window", "TOKENS", "The model's context window (mcode with a model base URL)."),
     _value("max-output-tokens", "TOKENS", "The most tokens a reply may have (mcode with a model base URL)."),
 )

@@ -123,6 +123,7 @@ def _settings(rollout: Rollout) -> dict[str, Any]:
         "network": rollout.network.wire(),
         "protocol": rollout.agent.effective_protocol,
         "base_url": rollout.agent.base_url,
+        **({"model_params": dict(rollout.model_params)} if rollout.model_params else {}),
         "versions": {"pytest-core-rollouts": __version__},
     }
 

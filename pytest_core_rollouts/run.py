@@ -154,14 +154,23 @@ class Run(ResultSource):
         self.reached = True
 
     def _start_embedded(self) -> None:
-        from pytest_core_rollouts.embedded.launch import EmbeddedCoreError
+        from pytest_core_rollouts.embedded.launch import EmbeddedCoreError, why_missing
 
+        for harness in sorted({agent.harness for _, agent, _ in self.selected.values()}):
+            if (problem := why_missing(harness)) is not None:
+                raise pytest.UsageError(f"--core embedded, harness {harness}: {problem}")
         self.reserve_core()
         assert self.embedded is not None
+        capture, params = self.settings.capture, self.settings.model_params
         try:
-            self.embedded.start(hidden=[self.config.rootpath, *self.settings.roots])
+            if capture is not None:
+                capture.mkdir(parents=True, exist_ok=True)
+            hidden = [self.config.rootpath, *self.settings.roots]
+            self.embedded.start(hidden=hidden, capture=capture, model_params=params)
         except EmbeddedCoreError as error:
             raise pytest.UsageError(f"--core embedded: {error}") from None
+        except OSError as error:
+            raise pytest.UsageError(f"--rollout-capture: {capture} can't be made: {error.strerror}") from None
 
     # ---- rollouts
 
@@ -181,6 +190,7 @@ class Run(ResultSource):
             network=settings.network.over(task.network),
             retries=settings.retries,
             labels=settings.labels,
+            model_params=settings.model_params,
             attempt=attempt,
         )
 

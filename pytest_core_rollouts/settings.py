@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -27,6 +28,8 @@ ASKED = "rollouts_asked"
 """Where an xdist worker finds what its controller decided."""
 
 settings_key = pytest.StashKey["Settings"]()
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,10 @@ class Settings:
     items: str = "inline"
     hide_expected: bool = False
     core_key: str | None = field(default=None, repr=False)
+    capture: Path | None = None
+    """Where the embedded Core keeps what models were asked and replied."""
+    model_params: Mapping[str, Any] = field(default_factory=dict)
+    """What the embedded Core merges into each request to a model."""
     model_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Environment variable -> key of a model provider."""
 
@@ -141,9 +148,23 @@ def read_settings(config: pytest.Config) -> Settings:
         labels=_labels(values),
         items=values.one("items", option_values.one_of("inline", "none"), "inline"),
         hide_expected=values.switch("hide-expected"),
+        capture=_of_embedded(values, "capture", values.path("capture"), core, replay),
+        model_params=_of_embedded(
+            values, "model-params", values.one("model-params", option_values.model_params, {}), core, replay
+        ),
         core_key=os.environ.get("OPENAI_API_KEY") or None,
         model_keys={name: key for name in model_key_names(agents) if (key := os.environ.get(name))},
     )
+
+
+def _of_embedded(values: OptionValues, name: str, value: T, core: str | None, replay: Replay | None) -> T:
+    """A setting of the model proxy, which the embedded Core alone has."""
+    if value and core != EMBEDDED and replay is None:
+        raise pytest.UsageError(
+            f"{values.shown(name)}: works on the embedded Core alone (--core embedded); on another one the harness "
+            "asks the inference server itself, which can record and set such things"
+        )
+    return value
 
 
 def roots_of(config: pytest.Config) -> tuple[Path, ...]:

@@ -306,9 +306,9 @@ def test_what_needs_a_real_core_is_400_and_named(wire: Wire, path: str, value: A
 
 
 def test_an_unknown_harness_is_400_and_the_known_ones_are_named(wire: Wire) -> None:
-    error = wire.refused(400, "POST", "/sessions", json=_with("agent.x_agents_core.harness", "codex"))
+    error = wire.refused(400, "POST", "/sessions", json=_with("agent.x_agents_core.harness", "mcode"))
     assert error["param"] == "agent.x_agents_core.harness"
-    assert "'oracle', 'nop'" in error["message"]
+    assert "'oracle', 'nop', 'codex', 'claude_sdk'" in error["message"]
 
 
 def test_a_saved_agent_is_never_found(wire: Wire) -> None:
