@@ -16,6 +16,8 @@ from typing import Final
 VERBS: Final = {
     "report": "pytest_core_rollouts.cli.report",
     "compare": "pytest_core_rollouts.cli.compare",
+    "check": "pytest_core_rollouts.cli.check",
+    "new-task": "pytest_core_rollouts.cli.new_task",
 }
 
 USAGE_ERROR: Final = 4

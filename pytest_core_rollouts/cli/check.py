@@ -1,0 +1,146 @@
+"""`check [TASK...]`: are the tasks sound? Before a token is spent on them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pytest_core_rollouts import check_runs
+from pytest_core_rollouts.checking import Finding, Soundness, silenced
+from pytest_core_rollouts.findings import FINDINGS
+from pytest_core_rollouts.tasks import Task
+
+if TYPE_CHECKING:
+    from pytest_core_rollouts.check_collect import Collected
+
+HELP = "Check tasks for soundness, without an agent: 0 when there is nothing to mend, 1 when there is, 2 on an error."
+
+UNUSABLE: Final = 2
+"""The exit code where nothing could be checked; a linter's."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tasks", metavar="TASK", nargs="*", help="id of a task, or a path; default: all tasks")
+    parser.add_argument("--format", choices=("text", "github"), default="text", help="github: annotations")
+    parser.add_argument(
+        "--core",
+        choices=("embedded", "none"),
+        help="embedded: run each solution twice, and an agent that does nothing; none: read only. "
+        "Default: embedded, where it can run",
+    )
+    parser.add_argument("--strict", action="store_true", help="warnings count too")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0: nothing to mend; 1: findings; 2: nothing could be checked."""
+    from pytest_core_rollouts.check_collect import collect_tasks  # brings pytest, which other verbs do without
+
+    collected = collect_tasks(arguments.tasks)
+    if collected.unusable is not None:
+        print(f"ERROR: {collected.unusable}", file=sys.stderr)
+        return UNUSABLE
+    notes: list[str] = []
+    try:
+        findings = list(_findings(collected, arguments.core, notes))
+    except _NoCore as error:
+        print(f"ERROR: --core embedded: {error}", file=sys.stderr)
+        return UNUSABLE
+    render = _github if arguments.format == "github" else _text
+    for finding in sorted(findings, key=lambda one: (one.task_id, str(one.path), one.line, one.code)):
+        print(_encodable(render(finding)))
+    errors = sum(not finding.is_warning for finding in findings)
+    print(_summary(len(collected.tasks), errors, len(findings) - errors, notes), file=sys.stderr)
+    return 1 if errors or (arguments.strict and findings) else 0
+
+
+# ---- checking
+
+
+class _NoCore(Exception):
+    """The embedded Core was asked for and can't run."""
+
+
+def _findings(collected: Collected, core: str | None, notes: list[str]) -> Iterator[Finding]:
+    yield from collected.faults
+    by_task: dict[str, list[Finding]] = {}
+    for task, _ in collected.tasks.values():
+        sound = Soundness(task, collected.grade, own=collected.has_own_grader(task))
+        by_task[task.id] = list(sound.findings())
+    tried = frozenset(FINDINGS) - check_runs.CODES
+    unfinished = {finding.task_id for found in by_task.values() for finding in found if finding.code == "unfinished"}
+    runnable = [task for task, _ in collected.tasks.values() if check_runs.why_not(task) is None]
+    runnable = [task for task in runnable if task.id not in unfinished]
+    ran: set[str] = set()
+    if core != "none" and runnable:
+        for finding in _embedded(collected, core, runnable, notes):
+            by_task[finding.task_id].append(finding)
+        ran = {task.id for task in runnable} if not notes else set()
+        if len(runnable) < len(collected.tasks):
+            notes.append(f"{len(collected.tasks) - len(runnable)} not run on the embedded Core")
+    for task, _ in collected.tasks.values():
+        yield from silenced(task, by_task[task.id], frozenset(FINDINGS) if task.id in ran else tried)
+
+
+def _embedded(collected: Collected, core: str | None, tasks: Sequence[Task], notes: list[str]) -> Iterable[Finding]:
+    from pytest_core_rollouts.embedded.launch import EmbeddedCoreError
+
+    hidden = [collected.rootpath, *(task.path for task in tasks if task.path is not None)]
+    try:
+        with check_runs.embedded_runs(collected.grade, hidden) as runs:
+            return list(runs.findings(tasks))
+    except EmbeddedCoreError as error:
+        if core == "embedded":
+            raise _NoCore(str(error)) from None
+        notes.append(f"nothing was run, since the embedded Core can't: {str(error).splitlines()[0]}")
+        return ()
+
+
+# ---- telling
+
+
+def _text(finding: Finding) -> str:
+    place = f"{_relative(finding.path)}:{finding.line}" if finding.path is not None else finding.task_id
+    kind = "warning" if finding.is_warning else "error"
+    return f"{place}: {kind}: {_line(finding.message)} [{finding.code}]"
+
+
+def _github(finding: Finding) -> str:
+    """A workflow command, which GitHub shows beside the line."""
+    kind = "warning" if finding.is_warning else "error"
+    where = f"file={_property(_relative(finding.path))},line={finding.line}," if finding.path is not None else ""
+    title = _property(f"{finding.task_id}: {finding.code}")
+    return f"::{kind} {where}title={title}::{_data(finding.message)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _relative(path: Path) -> str:
+    here = Path.cwd()
+    return os.path.relpath(path, here) if path.is_relative_to(here) else str(path)
+
+
+def _encodable(text: str) -> str:
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _summary(tasks: int, errors: int, warnings: int, notes: Sequence[str]) -> str:
+    counted = f"{tasks} task{'s' if tasks != 1 else ''} checked"
+    found = [
+        f"{number} {what}{'s' if number != 1 else ''}" for number, what in ((errors, "error"), (warnings, "warning"))
+    ]
+    return "; ".join([f"{counted}: {', '.join(found)}", *notes])
