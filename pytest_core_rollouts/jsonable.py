@@ -26,6 +26,13 @@ def jsonable(value: Any, depth: int = MAX_DEPTH) -> Any:
     sorted list; an enum its value; a dataclass an object. A lone surrogate becomes U+FFFD, since many JSON readers
     refuse one. What lies more than `depth` levels deep, a cycle included, becomes the text `TOO_DEEP`.
     """
+    kind = type(value)  # what JSON itself is made of comes first: trajectories are long
+    if kind is str:
+        return _text(value)
+    if kind is dict and depth:
+        return {_key(key): jsonable(item, depth - 1) for key, item in value.items()}
+    if kind is list and depth:
+        return [jsonable(item, depth - 1) for item in value]
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, enum.Enum):

@@ -11,16 +11,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pytest_core_rollouts.graders import GraderFailed, Graders
-from pytest_core_rollouts.grading import TEXT_LIMIT, Answer, read_answer
+from pytest_core_rollouts.grading import TEXT_LIMIT, Answer, Grade, read_answer
 from pytest_core_rollouts.kept_files import read_kept_files
 from pytest_core_rollouts.matrix import Agent, Rollout
 from pytest_core_rollouts.progress import grading_settings
 from pytest_core_rollouts.records import RecordsError, RolloutRecord, effective, read_located, record_at
 from pytest_core_rollouts.report.summary import slim
 from pytest_core_rollouts.rollout import Grader, KeepFiles, Outcome
+from pytest_core_rollouts.tasks import Task
 
 NO_ANSWER = "no answer was recorded"
 INPUT_CHANGED = "graded again: the task's instruction, files or environment are not what the agent was given"
@@ -77,12 +78,26 @@ class Replay:
         return record_at(self.path, self.rows[rollout.task.id][rollout.agent.slug, rollout.sample])
 
 
+class Source(Protocol):
+    """Where recorded rollouts come from."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def source(self, rollout: Rollout) -> RolloutRecord:
+        """The row of a rollout, whole. Raises RecordsError."""
+
+
 @dataclass(frozen=True)
 class Replayer:
-    """Grades the rows of a file as a run's rollouts. What it is given is as in `rollout.RolloutRunner`."""
+    """Grades the rows of a file as a run's rollouts. What it is given is as in `rollout.RolloutRunner`.
 
-    replay: Replay
+    `grades_itself` tells the tasks whose grading is all ours: it neither raises nor hangs, and needs no thread.
+    """
+
+    replay: Source
     grade: Grader
+    grades_itself: Callable[[Task], bool]
     save: Callable[[RolloutRecord], None]
     keep_files: KeepFiles
     keep_items: bool = True
@@ -118,7 +133,7 @@ class Replayer:
                 },
             },
             "grading_digest": task.grading_digest,
-            "notes": [*source.notes, *([INPUT_CHANGED] if changed else [])],
+            "notes": [*([INPUT_CHANGED] if changed else []), *(note for note in source.notes if note != INPUT_CHANGED)],
             "outputs": (),
         }
 
@@ -127,7 +142,7 @@ class Replayer:
         try:
             answer = _answer(source, read_kept_files(self.replay.path, source.outputs))
             outputs = self.keep_files(rollout, source.attempt, answer.artifacts) if answer.artifacts else ()
-            grade = await self.graders.call(lambda: self.grade(rollout.task, answer, rollout))
+            grade = await self._grade(answer, rollout)
         except (GraderFailed, RecordsError) as failure:
             return replace(record, status="error", reward=None, error=str(failure), reasons=(), notes=notes)
         if grade.note and grade.note not in notes:
@@ -142,18 +157,24 @@ class Replayer:
             notes=notes,
         )
 
+    async def _grade(self, answer: Answer, rollout: Rollout) -> Grade:
+        if self.grades_itself(rollout.task):
+            return self.grade(rollout.task, answer, rollout)
+        return await self.graders.call(lambda: self.grade(rollout.task, answer, rollout))
+
 
 def _has_answer(source: RolloutRecord) -> bool:
     """Whether the agent came to its end: a completed Turn, or one whose answer could not be graded."""
     kept = source.answer is not None or source.answer_text is not None or bool(source.outputs)
-    return source.status == "completed" or (source.reward is None and kept)
+    return source.answered or (source.reward is None and kept)
 
 
 def _answer(source: RolloutRecord, artifacts: Mapping[str, bytes]) -> Answer:
     """What was answered, as far as the row tells."""
     if source.answer is not None:
         return Answer(value=source.answer, artifacts=artifacts)
-    problem = source.notes[-1] if source.notes else NO_ANSWER
+    problems = [note for note in source.notes if note != INPUT_CHANGED and not note.startswith("attempt ")]
+    problem = problems[-1] if problems else NO_ANSWER
     if source.answer_text is None or len(source.answer_text.encode()) > TEXT_LIMIT - 4:  # the end may be cut off
         return Answer(text=source.answer_text, problem=problem, artifacts=artifacts)
     return replace(read_answer(source.answer_text.encode()), artifacts=artifacts)
