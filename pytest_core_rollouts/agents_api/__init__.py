@@ -16,6 +16,7 @@ from .errors import (
     TooLarge,
 )
 from .retry import RetryPolicy
+from .taxonomy import Meaning
 from .types import Artifact, Event, Item, Session, Turn, TurnError, Usage
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Event",
     "InvalidResponse",
     "Item",
+    "Meaning",
     "NotACore",
     "RetryPolicy",
     "Session",

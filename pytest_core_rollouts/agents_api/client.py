@@ -35,6 +35,7 @@ class Client:
 
     `deadline`     on the policy's monotonic clock; no try goes past it (None: no deadline)
     `waited_s`     seconds lost to faults that were retried: throttling, a server that was down
+    `waited_for`   the last of those faults
     `request_ids`  the last X-Request-Id of each kind of call (create, session, sessions, turns, items, artifacts,
                    content, events, cancel, delete)
     `trouble`      the fault that a call is waiting out right now, for whoever shows the state
@@ -55,6 +56,7 @@ class Client:
         self.retry = retry or RetryPolicy()
         self.deadline: float | None = None
         self.waited_s = 0.0
+        self.waited_for: AgentsAPIError | None = None
         self.request_ids: dict[str, str] = {}
         self.trouble: AgentsAPIError | None = None
         self._transport = Transport(self.base_url, _checked_key(api_key), lambda: self.retry, max_json_bytes)
@@ -152,15 +154,19 @@ class Client:
 
         return await self._call(call, whole)
 
-    async def events(self, session_id: str) -> AsyncGenerator[Event, None]:
+    async def events(self, session_id: str, opened: Callable[[], None] = lambda: None) -> AsyncGenerator[Event, None]:
         """Live events, from now on, until the server ends the stream; close it with `contextlib.aclosing`.
 
-        Tried once: the stream only wakes its reader up, the Turn list tells the truth. Raises StreamLost when the
-        stream breaks off, makes no sense, or has no whole line for the policy's `stream_silence`.
+        `opened` is called once the stream is there: what happens from then on is on it. It is tried once, for it only
+        wakes its reader up, while the Turn list tells the truth. Raises StreamLost when the stream breaks off, makes no
+        sense, or has no whole line for the policy's `stream_silence`.
         """
         call = Call("events", "GET", _path(session_id, "events"), accept="text/event-stream")
         parser = Parser()
-        async with self._transport.stream(call, self.deadline) as chunks, aclosing(chunks):
+        async with self._transport.stream(call, self.deadline) as (request_id, chunks), aclosing(chunks):
+            if request_id is not None:
+                self.request_ids[call.name] = request_id
+            opened()
             lines, alive = 0, self.retry.clock()
             async for chunk in chunks:
                 try:

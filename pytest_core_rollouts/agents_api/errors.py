@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import unicodedata
 
+from .taxonomy import CLIENT, Meaning, of_answer
+
 __all__ = [
     "APIStatusError",
     "AgentsAPIError",
@@ -36,7 +38,8 @@ class AgentsAPIError(Exception):
     """A call to the Core failed.
 
     `method` and `path` name the call (the path without the base URL), `request_id` is the server's name for it, if
-    one came back. `tries` and `elapsed_s` say how often and for how long it was tried.
+    one came back. `tries` and `elapsed_s` say how often and for how long it was tried; `earlier` is the fault before
+    it, where the time ran out on the tries that followed that one.
     """
 
     def __init__(
@@ -56,16 +59,24 @@ class AgentsAPIError(Exception):
         self.advice = advice
         self.tries = 1
         self.elapsed_s = 0.0
+        self.earlier: AgentsAPIError | None = None
+
+    @property
+    def meaning(self) -> Meaning:
+        """What follows from it."""
+        return CLIENT[type(self).__name__]
 
     @property
     def stops_run(self) -> bool:
         """Whether every other rollout would fail in the same way, so that going on makes no sense."""
-        return False
+        return self.meaning.stops
 
     def __str__(self) -> str:
         line = f"{self.method} {self.path}: {self.problem}"
         if self.tries > 1:
             line += f" (gave up after {self.tries} tries in {self.elapsed_s:.1f} s)"
+        if self.earlier is not None:
+            line += f" (before that: {self.earlier.problem})"
         if self.request_id:
             line += f" [request id {self.request_id}]"
         if self.advice:
@@ -108,16 +119,13 @@ class APIStatusError(AgentsAPIError):
         self.retry_after = retry_after
 
     @property
-    def stops_run(self) -> bool:
-        return self.status in (401, 403)
+    def meaning(self) -> Meaning:
+        creating = (self.method, self.path) == ("POST", "/agents/sessions")
+        return of_answer(self.status, self.code, creating=creating)
 
 
 class NotACore(AgentsAPIError):
     """The server answers, but serves no Agents API."""
-
-    @property
-    def stops_run(self) -> bool:
-        return True
 
 
 class ConnectionFailed(AgentsAPIError):
@@ -129,8 +137,8 @@ class ConnectionFailed(AgentsAPIError):
     permanent = False
 
     @property
-    def stops_run(self) -> bool:
-        return self.permanent
+    def meaning(self) -> Meaning:
+        return CLIENT["ConnectionFailed, permanent"] if self.permanent else super().meaning
 
 
 class DeadlinePassed(ConnectionFailed):

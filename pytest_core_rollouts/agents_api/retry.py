@@ -1,11 +1,11 @@
 """When a call is tried again, and how long to wait before that: the whole policy, in one place.
 
 Every call of this client can be repeated: reads change nothing, a create carries its idempotency key, a cancel and a
-delete are idempotent. What differs is the fault:
+delete are idempotent. What differs is the fault, and the taxonomy says of each whether it is tried again:
 
-    no answer (refused, reset, timed out, cut off), 408, 429, 5xx      again, until `patience` runs out
-    a success with a wrong body (no JSON, too few bytes)               again, `wrong_body_tries` times in all
-    any other status, a body over its cap, a server that is no Core    never
+    while patient   no answer (refused, reset, timed out, cut off), 408, 429, 5xx: until `patience` runs out
+    a few times     a success with a wrong body (no JSON, too few bytes): `wrong_body_tries` times in all
+    never           any other status, a body over its cap, a server that is no Core
 
 No try starts past the deadline that the client was given.
 """
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Protocol, TypeVar
 
-from .errors import AgentsAPIError, APIStatusError, ConnectionFailed, DeadlinePassed, InvalidResponse, ShortRead
+from .errors import AgentsAPIError, APIStatusError, DeadlinePassed
 
 __all__ = ["Budget", "RetryPolicy", "retry_after_seconds", "retrying"]
 
@@ -50,11 +50,8 @@ class RetryPolicy:
 
     def may_retry(self, fault: AgentsAPIError, tries: int) -> bool:
         """Whether `fault`, which ended try number `tries` (from 1), is worth another one."""
-        if isinstance(fault, (InvalidResponse, ShortRead)):
-            return tries < self.wrong_body_tries
-        if isinstance(fault, APIStatusError):
-            return fault.status in (408, 429) or fault.status >= 500
-        return isinstance(fault, ConnectionFailed) and not (fault.permanent or isinstance(fault, DeadlinePassed))
+        retry = fault.meaning.retry
+        return retry == "while patient" or (retry == "a few times" and tries < self.wrong_body_tries)
 
     def pause(self, fault: AgentsAPIError, tries: int) -> float:
         """Seconds to wait after try number `tries` (from 1): at least what the server asked for, and never in step
@@ -72,17 +69,19 @@ class Budget(Protocol):
 
     deadline: float | None
     waited_s: float
+    waited_for: AgentsAPIError | None
     trouble: AgentsAPIError | None
 
 
 async def retrying(policy: RetryPolicy, budget: Budget, attempt: Callable[[], Awaitable[T]]) -> T:
     """Calls `attempt` until it returns, or until its fault is final: then that fault is raised.
 
-    `budget.waited_s` grows by the time lost to faults (the failed tries and the pauses after them), and
-    `budget.trouble` is the fault that is being waited out.
+    `budget.waited_s` grows by the time lost to faults (the failed tries and the pauses after them), `budget.waited_for`
+    is the last of those faults, and `budget.trouble` the one that is being waited out.
     """
     started = policy.clock()
     first_fault: float | None = None
+    earlier: AgentsAPIError | None = None
     tries = 0
     try:
         while True:
@@ -93,8 +92,11 @@ async def retrying(policy: RetryPolicy, budget: Budget, attempt: Callable[[], Aw
             except AgentsAPIError as fault:
                 now = policy.clock()
                 fault.tries, fault.elapsed_s = tries, now - started
+                if isinstance(fault, DeadlinePassed):
+                    fault.earlier = earlier  # why there was no time left
                 if not policy.may_retry(fault, tries):
                     raise
+                earlier = budget.waited_for = fault
                 budget.waited_s += now - began
                 first_fault = now if first_fault is None else first_fault
                 pause = policy.pause(fault, tries)

@@ -61,8 +61,13 @@ class Transport:
         return self._judged(call, Reply(response.status_code, response.headers, body))
 
     @asynccontextmanager
-    async def stream(self, call: Call, deadline: float | None) -> AsyncIterator[AsyncGenerator[bytes, None]]:
-        """Opens an event stream, in one try; the chunks that arrive. Raises AgentsAPIError, StreamLost once open."""
+    async def stream(
+        self, call: Call, deadline: float | None
+    ) -> AsyncIterator[tuple[str | None, AsyncGenerator[bytes, None]]]:
+        """Opens an event stream, in one try: its request id, and the chunks that arrive.
+
+        Raises AgentsAPIError, StreamLost once it is open.
+        """
         async with self._faults_named(call, deadline):
             response = await self._http.handle_async_request(self._request(call, self._policy().stream_silence))
         try:
@@ -73,7 +78,7 @@ class Transport:
                 reply = self._judged(call, Reply(response.status_code, response.headers, body))
                 problem = f"HTTP {reply.status}, but no event stream: {printable(kind, 60) or 'no stated type'}"
                 raise _unwanted(InvalidResponse, call, response, problem)
-            yield self._chunks(call, response)
+            yield Reply(200, response.headers, b"").request_id, self._chunks(call, response)
         finally:
             await response.aclose()
 

@@ -418,10 +418,31 @@ def test_stream_that_drips_bytes_but_no_line() -> None:
         run(core, use, retry=quick(stream_silence=0.3))
 
 
+def test_stream_says_when_it_is_open() -> None:
+    opened: list[str] = []
+
+    async def use(client: Client) -> None:
+        session = await client.create_session(BODY, idempotency_key="key-1")
+        async with aclosing(
+            client.events(session["id"], lambda: opened.append(client.request_ids["events"]))
+        ) as events:
+            assert opened == []
+            async for event in events:
+                assert event["type"].startswith("agent.session.")
+                break
+        assert opened == [client.request_ids["events"]]
+
+    with FakeCore(script=lambda body: Script(prepare_seconds=0.2, never_ends=True)) as core:
+        run(core, use)
+
+
 def test_stream_that_is_refused_is_asked_for_once() -> None:
+    def opened() -> None:
+        raise AssertionError("it never is")
+
     async def use(client: Client) -> None:
         with pytest.raises(APIStatusError, match="503 stream_unavailable"):
-            await collect(client.events("s"))
+            await collect(client.events("s", opened))
         with pytest.raises(InvalidResponse, match="no event stream"):
             await collect(client.events("s"))
 

@@ -38,6 +38,7 @@ class Clock:
 class State:
     deadline: float | None = None
     waited_s: float = 0.0
+    waited_for: AgentsAPIError | None = None
     trouble: AgentsAPIError | None = None
 
 
@@ -184,3 +185,18 @@ NOW = 1_000_000_000.0
 )
 def test_retry_after_header(value: str | None, date: str | None, seconds: float | None) -> None:
     assert retry_after_seconds(value, date, NOW) == seconds
+
+
+def test_a_deadline_that_passes_names_what_the_time_was_lost_on() -> None:
+    clock, state = Clock(), State()
+    late = DeadlinePassed("no complete answer within 2 s", method="GET", path="/x")
+    with pytest.raises(DeadlinePassed, match=r"within 2 s \(gave up after 3 tries .*\) \(before that: HTTP 503\)"):
+        play(clock, state, iter([status(502), status(503), late]))
+    assert isinstance(state.waited_for, APIStatusError)
+    assert state.waited_for.status == 503
+
+
+def test_a_deadline_that_passes_at_once_names_nothing_else() -> None:
+    with pytest.raises(DeadlinePassed) as caught:
+        play(Clock(), State(), iter([fault(DeadlinePassed)]))
+    assert "before that" not in str(caught.value)

@@ -1,0 +1,136 @@
+"""What follows from each fault: the one table that retries, attempts, stops, statuses and rewards go by.
+
+`docs/errors.md` is made from it. Whatever it does not name is infrastructure: tried again, and never a reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["ANSWERS", "CLIENT", "OURS", "SESSION", "TURN", "Meaning", "of_answer", "of_turn"]
+
+Retry = Literal["never", "while patient", "a few times"]
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a fault means for its call, its rollout and its run.
+
+    `retry`: whether the same call is sent again (`RetryPolicy` says how often). `attempt`: whether a new attempt at
+    the rollout may mend it. `stops`: whether every other rollout would meet it too. `throttles`: whether it asks for
+    fewer rollouts at a time. `status` and `reward` are the record's when no attempt mended it.
+    """
+
+    what: str
+    retry: Retry = "never"
+    attempt: bool = False
+    stops: bool = False
+    throttles: bool = False
+    status: Literal["completed", "failed", "cancelled", "timeout", "error"] = "error"
+    reward: float | None = None
+
+
+ANSWERS: Mapping[str, Meaning] = {
+    "3xx": Meaning("a redirect, never followed: the key stays here", attempt=True),
+    "400 invalid_request_error": Meaning("the request can't work"),
+    "400 invalid_beta": Meaning("the server speaks another version of the API"),
+    "400 unsupported_or_invalid_configuration": Meaning("this deployment does not offer what was asked for"),
+    "400 model_provider_required": Meaning("the deployment has no model of its own"),
+    "401": Meaning("the key is wrong", stops=True),
+    "401 invalid_api_key": Meaning("the key is wrong", stops=True),
+    "403": Meaning("the key may not do this", stops=True),
+    "404 create": Meaning("what the request names is not there"),
+    "404 not_found_error": Meaning("somebody else deleted the Session", attempt=True),
+    "404": Meaning("somebody else deleted the Session", attempt=True),
+    "408": Meaning("the server waited too long", "while patient", attempt=True),
+    "409 conflict_error": Meaning("the Session is busy; a deletion waits for it to settle", attempt=True),
+    "409 idempotency_conflict": Meaning(
+        "the attempt's Session is deleted already; the next attempt takes over, at no cost", attempt=True
+    ),
+    "409": Meaning("the Session is busy", attempt=True),
+    "413 request_too_large": Meaning("the task's files or its instruction are too large"),
+    "429": Meaning("slow down", "while patient", attempt=True),
+    "4xx": Meaning("any other refusal"),
+    "500": Meaning("the server broke", "while patient", attempt=True),
+    "502": Meaning("a proxy can't reach the Core", "while patient", attempt=True),
+    "503 execution_unavailable": Meaning("no sandboxes right now", "while patient", attempt=True),
+    "503 authentication_unavailable": Meaning("keys can't be checked right now", "while patient", attempt=True),
+    "503": Meaning("the server is not ready", "while patient", attempt=True),
+    "504": Meaning("a proxy gave up on the Core", "while patient", attempt=True),
+    "5xx": Meaning("any other failure of the server", "while patient", attempt=True),
+}
+"""Answers of the server: `STATUS CODE` before `STATUS create` (for the creation of a Session) before `STATUS`."""
+
+CLIENT: Mapping[str, Meaning] = {
+    "NotACore": Meaning("the server answers, but serves no Agents API, or redirects to another", stops=True),
+    "ConnectionFailed": Meaning("refused, reset, timed out, cut off", "while patient", attempt=True),
+    "ConnectionFailed, permanent": Meaning("the server's certificate is not trusted", stops=True),
+    "DeadlinePassed": Meaning("the time for the call is over", attempt=True),
+    "InvalidResponse": Meaning("HTML, nothing, or half a JSON where JSON was due", "a few times", attempt=True),
+    "ShortRead": Meaning("an Artifact came with fewer bytes than it has", "a few times", attempt=True),
+    "TooLarge": Meaning("an answer over its cap; it is not read to its end", attempt=True),
+    "StreamLost": Meaning("the event stream broke off: the Turn list is asked instead"),
+}
+"""Faults of a call, by the name of their class."""
+
+TURN: Mapping[str, Meaning] = {
+    "context_length_exceeded": Meaning("the agent filled its context window", status="failed", reward=0.0),
+    "max_output_tokens": Meaning("the agent wrote more than it may", status="failed", reward=0.0),
+    "session_budget_exceeded": Meaning("the agent used up its Session's budget", status="failed", reward=0.0),
+    "content_filter": Meaning("a policy refused what the agent wrote", status="failed", reward=0.0),
+    "cyber_policy": Meaning("a policy refused what the agent did", status="failed", reward=0.0),
+    "policy_violation": Meaning("a policy refused what the agent did", status="failed", reward=0.0),
+    "refusal": Meaning("the model refused", status="failed", reward=0.0),
+    "rate_limit_exceeded": Meaning("the model is throttled", attempt=True, throttles=True, status="failed"),
+    "server_overloaded": Meaning("the model is overloaded", attempt=True, throttles=True, status="failed"),
+    "authentication_error": Meaning("the model's key is wrong", stops=True, status="failed"),
+    "usage_limit_exceeded": Meaning("the model's plan is used up", stops=True, status="failed"),
+    "invalid_request": Meaning("the model can't be asked like this", status="failed"),
+    "resource_not_found": Meaning("there is no such model", status="failed"),
+    "executor_version_incompatible": Meaning("the sandbox is too old for the Core", status="failed"),
+    "active_turn_not_steerable": Meaning("the Session was busy", attempt=True, status="failed"),
+    "connection_failed": Meaning("the model can't be reached", attempt=True, status="failed"),
+    "request_timeout": Meaning("the model did not answer in time", attempt=True, status="failed"),
+    "server_error": Meaning("the model's server broke", attempt=True, status="failed"),
+    "sandbox_error": Meaning("the sandbox broke", attempt=True, status="failed"),
+    "internal_error": Meaning("the Core broke", attempt=True, status="failed"),
+    "any other": Meaning("not known to be the agent's doing", attempt=True, status="failed"),
+}
+"""Codes of a failed Turn."""
+
+SESSION: Mapping[str, Meaning] = {
+    "failed without a Turn": Meaning("its sandbox could not be made", attempt=True),
+    "failed while its Turn stood": Meaning("its sandbox is gone", attempt=True),
+    "no Turn before the limit": Meaning("its sandbox was not ready", attempt=True),
+    "in progress at the limit": Meaning("the agent took too long; its Turn is cancelled", status="timeout", reward=0.0),
+    "waits for a function result": Meaning("the agent asked for what nobody gives", status="failed", reward=0.0),
+    "waits for an environment": Meaning("the deployment wants a sandbox of ours"),
+    "cancelled by someone else": Meaning("its Turn was cancelled, not by us", status="cancelled"),
+    "unknown status": Meaning("a later version of the API; waited for up to the limit"),
+}
+"""What else becomes of a Session or its Turn."""
+
+OURS: Mapping[str, Meaning] = {
+    "grader": Meaning("it raised, or took too long; the answer is kept, and a resume grades it anew"),
+    "task": Meaning("a file changed since it was collected"),
+    "agent": Meaning("its settings can't be sent"),
+    "internal error": Meaning("a fault of this package, or an answer that it can't make sense of"),
+    "interrupted": Meaning("Ctrl-C, SIGTERM or -x; a resume runs it", status="cancelled"),
+    "worker died twice": Meaning("with this rollout in flight, both times"),
+    "row can't be written": Meaning("a full disk: nothing starts any more, and no row is written", stops=True),
+    "no Session for an hour": Meaning("the Core is down for everyone", stops=True),
+}
+"""What can go wrong on our side."""
+
+
+def of_answer(status: int, code: str | None, *, creating: bool) -> Meaning:
+    """What an answer of the server means, its status being 300 or above."""
+    kinds = (f"{status} {code}", f"{status} create" if creating else "", str(status), f"{status // 100}xx")
+    return next((ANSWERS[kind] for kind in kinds if kind in ANSWERS), ANSWERS["5xx"])
+
+
+def of_turn(code: object) -> Meaning:
+    """What the code of a failed Turn means."""
+    return TURN.get(code, TURN["any other"]) if isinstance(code, str) else TURN["any other"]
