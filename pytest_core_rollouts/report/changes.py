@@ -81,12 +81,12 @@ def sights(power: Power) -> Iterator[str]:
     else:
         yield (
             f"see a drop of {decimal(power.overall.drop)} in the mean ({power.overall.rollouts} fewer of "
-            f"{power.rollouts} rollouts solved, spread over the tasks), and none that is smaller"
+            f"{power.rollouts} rollouts solved, spread over the tasks), a smaller one only if few tasks bear it"
         )
     if power.least is not None and not power.sees_a_task:
         n1, c1, n2 = power.least
         yield (
-            f"see no single task drop: even {c1}/{n1} -> 0/{n2} has {p_is(power.p)}, "
+            f"fail no single task: even {c1}/{n1} -> 0/{n2} has {p_is(power.p)}, "
             f"{chance(power.corrected)} after Holm's correction for {tasks}"
         )
 

@@ -226,8 +226,8 @@ def summarize(records: Iterable[RolloutRecord], planned: int = 0, *, judged: boo
     """
     rows = list(effective(map(slim, records)).values())
     if judged:
-        planned -= sum(row.xfail for row in rows)
-        rows = _judged(rows)
+        rows, fewer = _judged(rows)
+        planned -= fewer
     by_agent: dict[tuple[str, str, str, str], list[RolloutRecord]] = {}
     by_run: dict[str, int] = {}
     for record in rows:
@@ -244,12 +244,13 @@ def slim(record: RolloutRecord) -> RolloutRecord:
     return dataclasses.replace(record, items=None, answer=None, answer_text=None, reasons=(), request_ids={})
 
 
-def _judged(rows: Sequence[RolloutRecord]) -> list[RolloutRecord]:
-    """The rows of rollouts that were not expected to fail, with plans that leave out those that were."""
+def _judged(rows: Sequence[RolloutRecord]) -> tuple[list[RolloutRecord], int]:
+    """The rows of rollouts that were not expected to fail, with plans that leave out those that were; how many."""
     groups: dict[tuple[str, Any, str], list[RolloutRecord]] = {}
     for row in rows:
         groups.setdefault((row.run_id, agent_key(row), row.task), []).append(row)
     less: Counter[tuple[Any, ...]] = Counter()
+    left_out = 0
     for (run_id, agent, task), group in groups.items():
         xfails = sum(row.xfail for row in group)
         if xfails == len(group):  # the whole task, what did not run of it too
@@ -258,6 +259,7 @@ def _judged(rows: Sequence[RolloutRecord]) -> list[RolloutRecord]:
         less[run_id, agent, task, "group"] = xfails
         less[run_id, agent, "agent"] += xfails
         less[run_id, "run"] += xfails
+        left_out += xfails
 
     def plan(row: RolloutRecord) -> dict[str, int]:
         run_id, agent = row.run_id, agent_key(row)
@@ -269,7 +271,7 @@ def _judged(rows: Sequence[RolloutRecord]) -> list[RolloutRecord]:
         }
         return {what: count - fewer.get(what, 0) for what, count in row.planned.items()}
 
-    return [dataclasses.replace(row, planned=plan(row)) for row in rows if not row.xfail]
+    return [dataclasses.replace(row, planned=plan(row)) for row in rows if not row.xfail], left_out
 
 
 def agent_key(record: RolloutRecord) -> tuple[str, str, str, str]:
