@@ -19,7 +19,7 @@ from pytest_core_rollouts.own_graders import as_grade
 from pytest_core_rollouts.tasks import Network, Task
 
 
-@dataclass
+@dataclass(eq=False)  # a plugin must be hashable
 class Collected:
     """The tasks by their ids, with the hooks that see them."""
 

@@ -145,6 +145,15 @@ class Task:
         """The content of `solution/solve.sh`, UTF-8; None if there is none. Raises TaskError if it changed since."""
         return None if self.solution_file is None else self.solution_file.read()
 
+    def contents(self) -> dict[str, bytes]:
+        """What is in `/workspace` for the agent to begin with: the content of every file by its relative path.
+
+        Links and folders of a packed task are left out. Raises TaskError if a file changed since.
+        """
+        if self.packed is None:
+            return {file.path: file.read() for file in self.files}
+        return {entry.path: entry.read() for entry in self.packed.entries if entry.source is not None}
+
     @property
     def uploads(self) -> tuple[InputFile, ...]:
         """The files as a Session gets them. Raises TaskError if a packed one changed since."""

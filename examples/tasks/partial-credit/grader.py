@@ -1,0 +1,23 @@
+"""Partial credit: half of the reward for the topics, review by review, the rest for the two figures."""
+
+from __future__ import annotations
+
+from pytest_core_rollouts.grading import Answer, Grade, Reason, grade_answer
+from pytest_core_rollouts.tasks import Task
+
+
+def grade(task: Task, answer: Answer) -> Grade:
+    if not isinstance(answer.value, dict):
+        return Grade(0.0, note=answer.problem or "the answer is no object")
+    right = task.expected["topics"]
+    given = answer.value.get("topics")
+    given = given if isinstance(given, dict) else {}
+    wrong = [Reason(f"topics.{review}", topic, given.get(review)) for review, topic in right.items()
+             if given.get(review) != topic]
+    reward = 0.5 * (1 - len(wrong) / len(right))
+    reasons = list(wrong)
+    for key, share in (("counts", 0.25), ("average_stars", 0.25)):
+        part = grade_answer({key: task.expected[key]}, answer, task.tolerance)  # the usual rules, for one key
+        reward += share * part.reward
+        reasons += part.reasons
+    return Grade(reward, tuple(reasons))
