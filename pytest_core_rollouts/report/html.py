@@ -16,7 +16,9 @@ import json
 import os
 import tempfile
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
@@ -100,28 +102,48 @@ class _Piece:
 
 
 class _Pieces:
-    """The details in pieces, each made when it is asked for. One pass only."""
+    """The details in pieces, each made shortly before it is asked for. One pass only.
+
+    Packing is most of the work, and done by threads (zlib leaves the interpreter free), a few pieces ahead.
+    """
 
     def __init__(self, details: Iterable[str]) -> None:
         self._details = details
         self.count = 0
 
     def __iter__(self) -> Iterator[_Piece]:
+        threads = min(4, os.cpu_count() or 1)
+        ahead: deque[tuple[int, int, Future[str]]] = deque()
+        with ThreadPoolExecutor(threads) as pool:
+            for first, texts in self._batches():
+                ahead.append((first, len(texts), pool.submit(_pack, _array(texts))))
+                if len(ahead) > threads:
+                    yield self._piece(*ahead.popleft())
+            while ahead:
+                yield self._piece(*ahead.popleft())
+
+    def _batches(self) -> Iterator[tuple[int, Sequence[str]]]:
+        """Rows that are packed together, and which is the first."""
         first, size = 0, 0
         texts: list[str] = []
         for text in self._details:
             if texts and size + len(text) > PIECE:
-                yield self._piece(first, texts)
+                yield first, texts
                 first, size, texts = first + len(texts), 0, []
             texts.append(text)
             size += len(text)
         if texts:
-            yield self._piece(first, texts)
+            yield first, texts
 
-    def _piece(self, first: int, texts: Sequence[str]) -> _Piece:
+    def _piece(self, first: int, count: int, packed: Future[str]) -> _Piece:
         self.count += 1
-        parts = [part for text in texts for part in (",", text)]
-        return _Piece(first, len(texts), _pack(["[", *parts[1:], "]"]))
+        return _Piece(first, count, packed.result())
+
+
+def _array(texts: Iterable[str]) -> Sequence[str]:
+    """The parts of a JSON array of JSON texts."""
+    parts = [part for text in texts for part in (",", text)]
+    return ["[", *parts[1:], "]"]
 
 
 def _pack(texts: Iterable[str]) -> str:

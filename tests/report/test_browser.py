@@ -224,7 +224,7 @@ def test_the_baseline_and_the_run_have_pages(viewer: Viewer, report: Path) -> No
     page.click("text=What changed")
     assert page.inner_text("h1") == "Compared with the baseline"
     assert page.locator("section.panel").count() == 2
-    assert "could have been noticed" in page.inner_text("main")
+    assert "by chance alone: p = " in page.inner_text("main")
     page.click("nav >> text=Run")
     shown = page.inner_text("main")
     for part in (RUN, "run.jsonl", "pytest-core-rollouts 0.1.0", "access disabled"):

@@ -60,7 +60,7 @@ const marked = (text, other, kind) => {
 const SPECIAL = new Map([['"(missing)"', "missing"], ['"(nothing)"', "nothing"]]);
 
 const valueNode = (text, other, kind) => {
-  if (text === undefined) return h("span", { class: "muted" }, "hidden");
+  if (text === undefined) return h("span", { class: "muted" }, kind === "was" ? "hidden" : "\u2013");
   if (SPECIAL.has(text)) return h("em", { class: "muted" }, SPECIAL.get(text));
   return text.length > 600
     ? textBlock(text, { label: "value" })

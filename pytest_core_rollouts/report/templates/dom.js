@@ -27,11 +27,11 @@ const byId = (id) => document.getElementById(id);
 const LONE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 
+const CONTROLS = "NUL SOH STX ETX EOT ENQ ACK BEL BS TAB LF VT FF CR SO SI DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US".split(" ");
+
 const named = (char) => {
   const code = char.charCodeAt(0);
-  if (code < 0x20) return String.fromCharCode(0x2400 + code);
-  if (code === 0x7f) return "\u2421";
-  return `\u27e8U+${code.toString(16).toUpperCase().padStart(4, "0")}\u27e9`;
+  return `\u27e8${CONTROLS[code] ?? `U+${code.toString(16).toUpperCase().padStart(4, "0")}`}\u27e9`;
 };
 
 /** `text` with nothing in it that cannot be seen; line breaks and tabs stay. */
@@ -46,7 +46,7 @@ const oneLine = (text, limit = 200) => {
 const plural = (count, thing) => `${count.toLocaleString("en")} ${thing}${count === 1 ? "" : "s"}`;
 
 const seconds = (value) => {
-  if (value === null || value === undefined) return "\u2013";
+  if (typeof value !== "number") return "\u2013";
   if (value < 1) return `${Math.round(value * 1000)} ms`;
   if (value < 90) return `${value.toFixed(value < 10 ? 1 : 0)} s`;
   if (value < 5400) return `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
@@ -54,7 +54,7 @@ const seconds = (value) => {
 };
 
 const short = (value) => {
-  if (value === null || value === undefined) return "\u2013";
+  if (typeof value !== "number") return "\u2013";
   for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
     if (value >= size) return `${(value / size).toFixed(value < 10 * size ? 1 : 0)}${unit}`;
   }

@@ -22,13 +22,13 @@ const output = (text, label) => {
 };
 
 const commandBody = (item) => {
-  const command = innerCommand(String(item.command ?? ""));
+  const command = innerCommand(pretty(item.command ?? ""));
   const shown = isPatch(command)
     ? textBlock(command, { nodes: patchNodes, kind: "mono diff", tail: false, label: "patch" })
     : textBlock(command, { tail: false, label: "command" });
   return [
     h("div", { class: "command" }, shown),
-    item.output ? h("div", { class: "output" }, output(String(item.output), "output")) : h("div", { class: "output muted none" }, item.exit_code === null || item.exit_code === undefined ? "no output kept" : "no output"),
+    item.output ? h("div", { class: "output" }, output(pretty(item.output), "output")) : h("div", { class: "output muted none" }, item.exit_code === null || item.exit_code === undefined ? "no output kept" : "no output"),
   ];
 };
 
@@ -37,7 +37,7 @@ const commandMeta = (item) => {
   return [
     (item.status !== "failed" || !code) && statusTag(item),
     item.cwd && item.cwd !== "/workspace" && h("span", { class: "muted mono" }, oneLine(item.cwd, 60)),
-    item.duration_ms !== null && item.duration_ms !== undefined && h("span", { class: "muted" }, seconds(item.duration_ms / 1000)),
+    typeof item.duration_ms === "number" && h("span", { class: "muted" }, seconds(item.duration_ms / 1000)),
     code === null || code === undefined ? tag("no exit code", "warn") : tag(`exit ${code}`, code === 0 ? "good" : "bad"),
   ];
 };

@@ -65,7 +65,7 @@ const agentsTable = () => {
     return h("tr", null,
       h("th", { scope: "row" }, h("span", { class: "agent" }, agentName(at))),
       h("td", { class: "figure" }, agent.meanReward.text, agent.meanReward.bounds && h("div", { class: "muted small", title: "The mean reward if every rollout without a grade had failed, and if every one had passed" }, `${agent.meanReward.bounds} with the missing`)),
-      h("td", { class: "nowrap" }, intervalBar(agent.meanReward, at, `Mean reward of ${oneLine(agent.label, 60)}`), h("div", { class: "muted small" }, agent.meanReward.range === "-" ? "needs two tasks" : agent.meanReward.range)),
+      h("td", { class: "nowrap" }, intervalBar(agent.meanReward, at, `Mean reward of ${oneLine(agent.label, 60)}`), h("div", { class: "muted small" }, agent.meanReward.range === "-" ? "none: too few tasks" : agent.meanReward.range)),
       h("td", { class: "num" }, pass(1)),
       most > 1 && h("td", { class: "num" }, pass(most)),
       h("td", null, outcomeBar(countOutcomes(rows, agent.notRun), agent.planned), outcomeCounts(rows, agent.notRun)),
@@ -138,7 +138,7 @@ const groupHealth = () =>
     report.agents.map((agent, at) => {
       const { total, complete } = agent.groups;
       return h("div", { class: "health" },
-        h("div", { class: "agent" }, agentName(at), h("span", { class: "muted small push" }, `${agent.groups.signal.toLocaleString("en")} of ${plural(total, "group")} with a signal`)),
+        h("div", { class: "agent" }, agentName(at), h("span", { class: "muted small push nowrap" }, `${agent.groups.signal.toLocaleString("en")} of ${plural(total, "group")} with a signal`)),
         outcomeBar(HEALTH.map(([key, name]) => [`g-${key}`, agent.groups[key], name]).filter(([, count]) => count), total || 1),
         h("ul", { class: "health-list" },
           HEALTH.filter(([key]) => agent.groups[key]).map(([key, name, means]) => h("li", { title: means }, h("span", { class: `dot f-g-${key}` }), `${agent.groups[key].toLocaleString("en")} ${name}`)),
