@@ -225,10 +225,14 @@ class RolloutItem(pytest.Item):
         outcome = self.outcome
         record = outcome.record
         self.user_properties += [("status", record.status), ("reward", record.reward), ("solved", record.solved)]
+        if (tokens := record.tokens) is not None:
+            self.user_properties.append(("tokens", tokens))
         if record.session_id is not None:
             self.user_properties.append(("session_id", printable(record.session_id, MESSAGE)))
         masked = self.config.stash[run_key].masked
         self.user_properties += [("rollout_warning", printable(masked(text), MESSAGE)) for text in outcome.warnings]
+        if outcome.reused:
+            self.user_properties.append(("reused", True))
         if outcome.fatal is not None:
             self.session.shouldstop = printable(masked(outcome.fatal), MESSAGE)
         if record.reward is None and self.settings.allow_errors is None:

@@ -7,7 +7,6 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,8 @@ from pytest_core_rollouts import judging
 from pytest_core_rollouts.frontier import Frontier
 from pytest_core_rollouts.judging import Judged
 from pytest_core_rollouts.leftovers import Sweep, sweep
-from pytest_core_rollouts.matrix import Agent
+from pytest_core_rollouts.matrix import run_began
+from pytest_core_rollouts.naming import name_rollouts
 from pytest_core_rollouts.records import RecordsError, RolloutRecord
 from pytest_core_rollouts.report.cells import plain
 from pytest_core_rollouts.report.html import HtmlReport, HtmlReportError, write_html
@@ -43,6 +43,8 @@ class Ending:
     swept: Sweep = field(default_factory=Sweep)
     html: HtmlReport | None = None
     problems: list[str] = field(default_factory=list)
+    lacking: bool = False
+    """Whether some rollout has no reward yet."""
 
     @property
     def green(self) -> bool:
@@ -61,6 +63,8 @@ class Ending:
             terminal.write_line("")
         for line in [*self.problems, *self._not_run(whole=terminal.verbosity > 0), *self._left_behind(warnings)]:
             terminal.write_line(line, red=True)
+        for line in self._notes():
+            terminal.write_line(line)
         for line in self.gained:
             terminal.write_line(f"gained: {plain(line)}", green=True)
         for judgment in self.judged.judgments:
@@ -98,30 +102,46 @@ class Ending:
 
     def _resume(self) -> str | None:
         """How to get the results that are lacking."""
-        if not (self.not_run or self.judged.undecided) or self.summary.graded == self.summary.planned:
-            return None
-        config = self.run.config
-        given = shlex.join(map(str, config.invocation_params.args))
-        return f"to finish: pytest {given} --rollout-resume {_relative(self.run.out, config.invocation_params.dir)}"
+        return f"to finish: {resume_command(self.run)}" if self.lacking and self.run.settings.replay is None else None
+
+    def _notes(self) -> Iterator[str]:
+        """What there is to know about the run as a whole."""
+        run = self.run
+        if run.resumed is not None:
+            yield f"resumed: {len(run.reused)} rollouts were reused, not run again"
+        if self.not_run and (reason := run.caps.reached()) is not None:
+            yield f"stopped: {reason}"
+        if run.caps.unknown:
+            yield f"--rollout-max-tokens counted without {run.caps.unknown} rollouts whose usage is unknown"
 
 
 def finish(run: Run) -> Ending:
     """Close the run: sweep its Sessions, stop its Core, sum up its rows."""
     ending = Ending(run)
-    if run.reached:  # the embedded Core's Sessions end with it
-        since = run.started_at.timestamp() - 60
+    if run.may_have_sessions:
+        began = (run_began(run.run_id) if run.resumed is not None else None) or run.started_at
+        since = began.timestamp() - 60
         ending.swept = asyncio.run(sweep(run.connect, run.run_id, since=since, seconds=SWEEP_SECONDS))
     run.close()
-    seen: set[str] = set()
+    if run.books.broken is not None:
+        ending.problems.append(run.books.broken)
+    seen: dict[str, str] = {}
     frontier = Frontier()
     try:
-        rows = [slim(record) for record in frontier.noting(_noting(run.rows(), seen))]
+        rows = [slim(record) for record in frontier.noting(_noting(run.books.rows(), seen))]
+        graded = {row.rollout_id for row in rows if row.graded}
+        ending.lacking = any(rollout_id not in graded for rollout_id in run.selected)
         ending.gained = frontier.gained
         ending.summary = summarize(rows, planned=len(run.selected))
         ending.judged = judging.ask(run, rows, ending.summary)
     except RecordsError as error:
         ending.problems.append(str(error))
-    ending.not_run = list(name_missing(one for rollout_id, one in run.selected.items() if rollout_id not in seen))
+    ending.not_run = list(
+        name_rollouts(one for key, one in run.selected.items() if key not in seen and key not in run.reused)
+    )
+    if untold := [one for one in run.selected if seen.get(one, "cancelled") != "cancelled" and one not in run.reported]:
+        names = ", ".join(untold[:3]) + (", ..." if len(untold) > 3 else "")
+        ending.problems.append(f"finished, though pytest never heard of them: {len(untold)} rollouts ({names})")
     if run.settings.report is not None:
         _write_report(run.settings.report, ending)
     if run.settings.html is not None:
@@ -129,10 +149,32 @@ def finish(run: Run) -> Ending:
     return ending
 
 
-def _noting(records: Iterable[RolloutRecord], seen: set[str]) -> Iterator[RolloutRecord]:
-    for record in records:
-        seen.add(record.rollout_id)
+def _noting(records: Iterable[tuple[RolloutRecord, bool]], seen: dict[str, str]) -> Iterator[RolloutRecord]:
+    """The records; `seen` gets the status of those that this session wrote."""
+    for record, new in records:
+        if new:
+            seen[record.rollout_id] = record.status
         yield record
+
+
+def resume_command(run: Run) -> str:
+    """The whole command that goes on with the run."""
+    config = run.config
+    path = _relative(run.out, config.invocation_params.dir)
+    if run.out.stem != run.run_id:  # the file may hold other runs, or will
+        path += f"::{run.run_id}"
+    given = _without(list(map(str, config.invocation_params.args)), "--rollout-resume", "--rollout-out")
+    return shlex.join(["pytest", *given, "--rollout-resume", path])
+
+
+def _without(args: list[str], *options: str) -> Iterator[str]:
+    """The arguments without some options and their values."""
+    rest = iter(args)
+    for arg in rest:
+        if arg in options:
+            next(rest, None)
+        elif arg.partition("=")[0] not in options:
+            yield arg
 
 
 def _write_report(path: Path, ending: Ending) -> None:
@@ -158,20 +200,6 @@ def _write_html(path: Path, ending: Ending) -> None:
         )
     except (HtmlReportError, RecordsError) as error:
         ending.problems.append(f"--rollout-html: {error}")
-
-
-def name_missing(rollouts: Iterable[tuple[str, Agent, int]]) -> Iterator[str]:
-    """Rollouts as lines such as `orders-json codex-default 0-3, 7`, one per task and agent."""
-    ordered = sorted((task_id, agent.slug, sample) for task_id, agent, sample in rollouts)
-    for (task_id, agent_slug), group in groupby(ordered, key=lambda one: one[:2]):
-        yield f"{task_id} {agent_slug} {', '.join(_ranges([sample for _, _, sample in group]))}"
-
-
-def _ranges(numbers: list[int]) -> Iterator[str]:
-    """Ascending numbers as `0-3`, `7`."""
-    for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
-        first, *rest = [number for _, number in run]
-        yield f"{first}-{rest[-1]}" if rest else str(first)
 
 
 def _relative(path: Path, here: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -22,6 +23,18 @@ _DUMMIES = frozenset(
 )
 
 
+_CREDENTIAL = (
+    r"(?:api[-_]?key|authorization|access[-_]?token|auth[-_]?token|bearer[-_]?token|client[-_]?secret|secret[-_]?key"
+    r"|password)"
+)
+_FIELD = re.compile(rf"(?i)(?:.*[-_])?{_CREDENTIAL}")
+"""Names of fields and headers whose value is a credential, whoever's it is."""
+_SPOKEN = re.compile(
+    rf"(?i)((?:\b|[-_]){_CREDENTIAL}[\"']?\s*[:=]\s*[\"']?)((?:bearer|basic)\s+)?([^\s\"',;]{{8,}})|(\bbearer\s+)([\w.~+/=-]{{16,}})"
+)
+"""The same in the text of a message: `x-api-key: ...`, `"api_key": "..."`, `Bearer ...`."""
+
+
 class Masker:
     """Replaces known secrets with `[masked]` in text and in JSON data.
 
@@ -33,7 +46,7 @@ class Masker:
 
     def __init__(self, secrets: Iterable[str | None]) -> None:
         known = {secret.strip() for secret in secrets if secret}
-        forms = {form for secret in known if _is_secret(secret) for form in _forms(secret)}
+        forms = {form for secret in known if is_secret(secret) for form in _forms(secret)}
         self._forms = sorted(forms, key=lambda form: (-len(form), form))  # longest first: one may be part of another
 
     def text(self, text: str) -> str:
@@ -41,6 +54,22 @@ class Masker:
         for form in self._forms:
             text = text.replace(form, MASK)
         return text
+
+    def message(self, text: str) -> str:
+        """The same for what servers and programs say: credentials that we do not know are found by their field, too."""
+        return _SPOKEN.sub(_spoken, self.text(text))
+
+    def trajectory(self, value: Any) -> Any:
+        """`data` for what is only read and never graded: the values of fields that hold credentials are masked, too."""
+        if isinstance(value, dict):
+            return {self.text(key): self._member(key, item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.trajectory(item) for item in value]
+        return self.text(value) if isinstance(value, str) else value
+
+    def _member(self, key: str, value: Any) -> Any:
+        holds = isinstance(value, str) and value and _FIELD.fullmatch(key)
+        return MASK if holds else self.trajectory(value)
 
     def bytes(self, data: bytes) -> bytes:
         """The same for a file's content, whatever it is."""
@@ -50,6 +79,8 @@ class Masker:
 
     def data(self, value: Any) -> Any:
         """JSON data (dicts, lists, strings, numbers) with every secret replaced, in keys and in values."""
+        if not self._forms:
+            return value
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -59,7 +90,13 @@ class Masker:
         return value
 
 
-def _is_secret(text: str) -> bool:
+def _spoken(match: re.Match[str]) -> str:
+    field, scheme, _, bearer, _ = match.groups()
+    return f"{bearer}{MASK}" if field is None else f"{field}{scheme or ''}{MASK}"
+
+
+def is_secret(text: str) -> bool:
+    """Whether a key is one to be masked: long enough, and no stand-in."""
     bare = text.lower().removeprefix("sk-")
     return len(text) >= MIN_LENGTH and bare not in _DUMMIES and len(set(bare)) > 1
 

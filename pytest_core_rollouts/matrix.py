@@ -184,10 +184,24 @@ class Rollout:
         return None if url is None else url.replace("{rollout_id}", self.rollout_id)
 
 
+RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{4}")
+"""What a run's name looks like."""
+
+
 def new_run_id(now: datetime | None = None) -> str:
     """A run's name: the UTC second and 4 random hex digits, such as `20261129T182233Z-1f0c`."""
     moment = (now or datetime.now(timezone.utc)).astimezone(timezone.utc)
     return f"{moment:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+
+
+def run_began(run_id: str) -> datetime | None:
+    """When a run began, as its name tells; None for a name of another kind."""
+    if not RUN_ID.fullmatch(run_id):
+        return None
+    try:
+        return datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return None
 
 
 def make_id(run_id: str, task_id: str, agent: Agent, sample: int | None = None) -> str:

@@ -146,6 +146,14 @@ def positive_seconds(text: str) -> float:
     return float(text)
 
 
+def duration(text: str) -> float:
+    """Seconds."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd]?)", text)
+    if match is None or float(match[1]) <= 0:
+        raise ValueError("is no time above 0, such as 900, 90m or 2h")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+
+
 def network(text: str) -> Network:
     if text not in ("disabled", "enabled"):
         raise ValueError("is neither disabled nor enabled")

@@ -94,6 +94,13 @@ OPTIONS: Final = (
         "N|N%",
         "Rollouts that infrastructure may spoil: shown as errored, and the gate decides without them if it can.",
     ),
+    _value(
+        "resume",
+        "PATH",
+        "Go on with the run of this JSONL (its newest, or PATH::RUN_ID): what has a result is kept, the rest is run.",
+    ),
+    _value("max-time", "S", "Start nothing more after so long: seconds, or 90m, 2h. Default: no limit."),
+    _value("max-tokens", "N", "Start nothing more once so many tokens are spent. Default: no limit."),
     _value("replay", "PATH", "Grade the answers of this JSONL again, by today's tasks; nothing is run."),
     _value("network", "ACCESS", "The sandbox's network where the task does not say: disabled (default) or enabled."),
     _value(
@@ -102,7 +109,11 @@ OPTIONS: Final = (
         "Further attempts for a rollout that an infrastructure error spoiled, never for a wrong answer. Default: 1.",
     ),
     _list("label", "KEY=VALUE", "Label kept in every record and in the Session's metadata."),
-    _value("items", "WHERE", "Where trajectories go: inline (into the JSONL's rows; default) or none."),
+    _value(
+        "items",
+        "WHERE",
+        "Where trajectories go: inline (into the JSONL's rows; default), files (beside it) or none.",
+    ),
     Option("hide-expected", None, "Leave expected values out of failure texts and records (public CI logs).", "flag"),
     _value(
         "model-base-url",

@@ -50,6 +50,7 @@ class Pool(Generic[JobT, ClientT, ResultT]):
     `connect` makes a client; one serves one job at a time. `run` returns the job's result and takes care of all that
     can go wrong with one job; what it (or `connect`) raises is a fault of everything, and halts the pool. Once
     `stop` is asked for, `run` is to return by its deadline. Results wait to be fetched, unless `keep_results` is false.
+    `spent` is asked before each start: a reason halts the pool.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Pool(Generic[JobT, ClientT, ResultT]):
         *,
         concurrency: int,
         keep_results: bool = True,
+        spent: Callable[[], str | None] = lambda: None,
     ) -> None:
         if concurrency < 1:
             raise ValueError("concurrency is at least 1")
@@ -69,6 +71,7 @@ class Pool(Generic[JobT, ClientT, ResultT]):
         self._connect = connect
         self._run = run
         self._keep_results = keep_results
+        self._spent = spent
         self._queue: collections.deque[JobT] = collections.deque()
         self._results: collections.OrderedDict[str, ResultT] = collections.OrderedDict()
         self._changed = threading.Condition()
@@ -202,6 +205,9 @@ class Pool(Generic[JobT, ClientT, ResultT]):
     def _fill(self) -> None:
         """Start jobs in the places that are free."""
         while self._queue and len(self._running) < self.concurrency and self._stopping is None and self.fatal is None:
+            if (reason := self._spent()) is not None:
+                self.halt(reason)
+                return
             try:
                 job = self._queue.popleft()
             except IndexError:  # `stop` was quicker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +94,13 @@ class Progress:
 
 def lost_record(rollout: Rollout, error: str) -> RolloutRecord:
     """The record of a rollout whose own process could not write one."""
-    return RolloutRecord(**_identity(rollout, rollout.attempt), status="error", reward=None, error=error)
+    return RolloutRecord(
+        **_identity(rollout, rollout.attempt),
+        status="error",
+        reward=None,
+        error=error,
+        settings=_settings(rollout),
+    )
 
 
 def _identity(rollout: Rollout, attempt: int) -> dict[str, Any]:
@@ -117,10 +123,12 @@ def _identity(rollout: Rollout, attempt: int) -> dict[str, Any]:
 
 def _settings(rollout: Rollout) -> dict[str, Any]:
     """What else decides the result; no key is among it."""
+    outputs = rollout.task.outputs
     return {
         **grading_settings(rollout),
         "timeout": rollout.timeout,
         "network": rollout.network.wire(),
+        **({"outputs": asdict(outputs)} if outputs is not None else {}),
         "protocol": rollout.agent.effective_protocol,
         "base_url": rollout.agent.base_url,
         **({"model_params": dict(rollout.model_params)} if rollout.model_params else {}),

@@ -86,6 +86,7 @@ class RolloutRecord:
     reasons: Sequence[Any] = ()  # [{path, expected, answered}]
     answer_text: str | None = None  # what the agent wrote, when it is no JSON
     outputs: Sequence[Any] = ()  # files that the agent made and that were kept, see `kept_files`
+    items_file: Mapping[str, Any] | None = None  # where the trajectory is, if not in the row, see `item_files`
     notes: Sequence[str] = ()
     planned: Mapping[str, int] = field(default_factory=dict)  # see `count_planned`
     request_ids: Mapping[str, str] = field(default_factory=dict)
@@ -113,14 +114,33 @@ class RolloutRecord:
         return self.reward is not None and self.reward >= (threshold if isinstance(threshold, (int, float)) else 1)
 
     @property
+    def tokens(self) -> int | None:
+        """Input and output tokens together; None where the usage does not say."""
+        usage = self.usage or {}
+        counts = [usage.get(key) for key in ("total_tokens", "input_tokens", "output_tokens")]
+        total, *parts = [count if type(count) is int and 0 <= count < 2**53 else None for count in counts]
+        return total if total is not None or None in parts else sum(part or 0 for part in parts)
+
+    @property
     def xfail(self) -> bool:
         """Whether the rollout was expected to fail: it is told with the rest, and no gate judges it."""
         return bool(self.settings.get("xfail"))
 
     @property
     def digests(self) -> tuple[str, str, str]:
-        """What must be the same for two rows to be of the same work: task input, grading, agent."""
+        """What the rollout was of: task input, grading, agent."""
         return self.input_digest, self.grading_digest, str(self.agent.get("digest", ""))
+
+    @property
+    def answered(self) -> bool:
+        """Whether the agent came to its end and what it left was fetched, graded or not."""
+        return self.status == "completed" or (self.status == "error" and "fetch" in self.timings)
+
+    @property
+    def work(self) -> str:
+        """What must be the same for two rows to be of the same work: input, grading, agent, labels and settings."""
+        settings = {name: self.settings.get(name) for name in ("timeout", "network", "outputs", "xfail")}
+        return json.dumps([self.digests, dict(self.labels), settings], sort_keys=True, default=str)
 
     def to_line(self, masks: Masker | None = None, *, items: ItemsMode = "inline") -> bytes:
         """The row as strict JSON in ASCII, with its newline. Known secrets are masked, `items="none"` leaves Items out.
@@ -131,7 +151,7 @@ class RolloutRecord:
         if items == "none":
             row["items"] = None
         if masks is not None:
-            row = {name: value if name in _UNMASKED else masks.data(value) for name, value in row.items()}
+            row = {name: _masked(name, value, masks) for name, value in row.items()}
         return json.dumps(row, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
 
     @classmethod
@@ -171,9 +191,20 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("reward", "duration_s"), (*_NUMBER, type(None))),
     **dict.fromkeys(("agent", "labels", "timings", "settings", "planned", "request_ids"), (dict,)),
     **dict.fromkeys(("reasons", "notes", "outputs"), (list,)),
-    "usage": (dict, type(None)),
+    **dict.fromkeys(("usage", "items_file"), (dict, type(None))),
     "items": (list, type(None)),
 }
+
+
+def _masked(name: str, value: Any, masks: Masker) -> Any:
+    """A field of a row without secrets. What was answered, and is graded again some day, loses known ones alone."""
+    if name in _UNMASKED or value is None:
+        return value
+    if name == "error":
+        return masks.message(value)
+    if name == "notes":
+        return list(map(masks.message, value))
+    return masks.trajectory(value) if name in ("items", "settings") else masks.data(value)
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -358,13 +389,14 @@ def record_at(path: Path, offset: int) -> RolloutRecord:
 def effective(records: Iterable[RolloutRecord]) -> dict[str, RolloutRecord]:
     """The one row that counts for each rollout_id, in order of first appearance.
 
-    A rollout may have several rows: a resume ran it again, or graded it anew. Rows with other digests than the newest
-    are of other work and do not count; of the rest the first graded one does, else the newest.
+    A rollout may have several rows: a resume ran it again, or graded it anew. Rows of other work than the newest (see
+    `RolloutRecord.work`) do not count; of the rest the first graded one does, else the newest.
     """
     rows: dict[str, RolloutRecord] = {}
-    graded: dict[tuple[str, tuple[str, str, str]], RolloutRecord] = {}
+    graded: dict[tuple[str, str], RolloutRecord] = {}
     for record in records:
+        work = record.rollout_id, record.work
         if record.graded:
-            graded.setdefault((record.rollout_id, record.digests), record)
-        rows[record.rollout_id] = graded.get((record.rollout_id, record.digests), record)
+            graded.setdefault(work, record)
+        rows[record.rollout_id] = graded.get(work, record)
     return rows

@@ -63,6 +63,8 @@ class Outcome:
     warnings: tuple[str, ...] = ()
     fatal: str | None = None
     """A fault that every other rollout would meet too: the reason to stop the run."""
+    reused: bool = False
+    """Whether it comes from a row of an earlier session, and nothing was run."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ controller (or the plain run) starts and stops the embedded Core, sweeps leftove
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import collections
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,25 +19,21 @@ import pytest
 
 from pytest_core_rollouts import judging
 from pytest_core_rollouts.baseline import Baseline
+from pytest_core_rollouts.books import Books
+from pytest_core_rollouts.caps import Caps
 from pytest_core_rollouts.collect import ResultSource, RolloutItem
 from pytest_core_rollouts.display import Display
 from pytest_core_rollouts.gate import Identity
 from pytest_core_rollouts.grading import Answer, Grade
-from pytest_core_rollouts.kept_files import keep_files
+from pytest_core_rollouts.hiding import Withheld, hide_note
 from pytest_core_rollouts.masking import Masker
 from pytest_core_rollouts.matrix import Agent, Rollout, make_id, new_run_id
+from pytest_core_rollouts.naming import Chosen
 from pytest_core_rollouts.own_graders import as_grade
 from pytest_core_rollouts.pool import Pool, PoolStopped
-from pytest_core_rollouts.records import (
-    RecordsError,
-    RolloutRecord,
-    append,
-    check_writable,
-    count_planned,
-    effective,
-    read_records,
-)
+from pytest_core_rollouts.records import RecordsError, RolloutRecord, check_writable, count_planned
 from pytest_core_rollouts.replay import NoCore, Replay, Replayer
+from pytest_core_rollouts.resume import Plan, Resumed, Resumer, Verdict
 from pytest_core_rollouts.rollout import Outcome, RolloutRunner
 from pytest_core_rollouts.settings import Settings
 from pytest_core_rollouts.stopping import Stop
@@ -46,11 +43,11 @@ if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Client
     from pytest_core_rollouts.embedded.launch import EmbeddedCore
 
-HIDDEN = "(hidden)"
-"""Stands in a row for what was expected, under --rollout-hide-expected."""
 TICK = 0.2
 """Seconds between two looks at Ctrl-C while waiting for a rollout."""
 CONCURRENCY = 4
+RESUMED = "resumed"
+"""The file that tells workers the rows of a resumed run."""
 FIRST_PATIENCE = 5.0
 """Seconds for which a Core that can't be reached at the start of a run is tried again."""
 
@@ -63,8 +60,15 @@ class Run(ResultSource):
         self.config = config
         self.settings = settings
         self.is_worker = hasattr(config, "workerinput")
-        self.run_id: str = given.get("run_id") or new_run_id()
-        self.out = Path(given["out"]) if given else settings.out or config.rootpath / "runs" / f"{self.run_id}.jsonl"
+        self.resumed = _resumed(given) if given else settings.resume
+        self.run_id: str = given.get("run_id") or (self.resumed.run_id if self.resumed else new_run_id())
+        self.out = Path(given["out"]) if given else self._out()
+        self.books = Books(self.out, self.run_id, self.resumed, settings.items, settings.hide_expected)
+        self.caps = self.books.caps = Caps(settings.max_time, settings.max_tokens, given.get("until"))
+        if given:
+            self.caps.share(Path(given["folder"]))
+        else:
+            self.caps.start()
         self.base_url: str | None = given.get("base_url") or (None if settings.embedded else settings.core)
         self.api_key: str | None = given.get("api_key") or settings.core_key
         self.embedded: EmbeddedCore | None = None
@@ -78,26 +82,39 @@ class Run(ResultSource):
         self.chosen: dict[Identity, frozenset[str]] = {}
         """The tasks of each agent, also those that are skipped."""
         self.planned: dict[tuple[str, str], dict[str, int]] = {}
+        self.resuming: Plan | None = None
+        """What becomes of each rollout of a resumed run."""
         self.baseline: Baseline | None = None
         self.outlook: list[str] = []
         """What there is to say before the first rollout."""
+        self.reported: set[str] = set()
+        """Ids of the rollouts that pytest has heard of."""
+        self.reused: set[str] = set()
+        """Those among them whose result an earlier session had."""
         self.ready = False
         """Whether rollouts were selected and nothing stands in their way."""
         self.reached = False
         """Whether a Core that is not ours answered: Sessions may have been made there."""
         self.engine: Pool[Rollout, Client, Outcome] | None = None
-        self._shard: int = given.get("shard", 0)
-        self._shards: int = given.get("shards", 0)
         self.stop_wanted: Callable[[], str | None] = lambda: None
         """Asked while waiting: why to stop, or None."""
         self.begun_before: Callable[[], Collection[str]] = tuple
         """Ids of rollouts that a dead worker may have finished."""
         self.given_up: Callable[[], Collection[str]] = tuple
         """Ids of rollouts that have killed their workers often enough."""
+        self.dealt: Callable[[], Sequence[int]] | None = tuple
+        """Which items are this worker's, as the controller dealt them out; none where it is told one at a time."""
         self.display: Display | None = None
         self._submitted: set[str] = set()
         self._ready: dict[str, Outcome] = {}
+        self._at_once: collections.deque[str] = collections.deque()
+        """Ids of rollouts whose outcome was there when they were submitted."""
         self._stopped: str | None = None
+
+    def _out(self) -> Path:
+        if self.resumed is not None:
+            return self.resumed.path
+        return self.settings.out or self.config.rootpath / "runs" / f"{self.run_id}.jsonl"
 
     # ---- the Core
 
@@ -110,41 +127,85 @@ class Run(ResultSource):
             self.base_url, self.api_key = self.embedded.base_url, self.embedded.api_key
             self._mask()
 
-    def for_workers(self) -> dict[str, str | None]:
-        """What every worker has to share with this process."""
+    def for_workers(self, folder: Path) -> dict[str, Any]:
+        """What every worker has to share with this process, in part by files in a folder of theirs."""
         self.reserve_core()
-        return {"run_id": self.run_id, "out": str(self.out), "base_url": self.base_url, "api_key": self.api_key}
+        self.caps.share(folder)
+        if self.resumed is not None and not (folder / RESUMED).exists():
+            self.resumed.dump(folder / RESUMED)
+        return {
+            "run_id": self.run_id,
+            "out": str(self.out),
+            "base_url": self.base_url,
+            "api_key": self.api_key,
+            "until": self.caps.until,
+            "resumes": self.resumed is not None,
+            "folder": str(folder),
+        }
 
     def prepare(
-        self, selected: Iterable[tuple[str, Agent, int]], chosen: Iterable[tuple[str, Agent, int]] | None = None
+        self,
+        selected: Iterable[Chosen],
+        chosen: Iterable[Chosen] | None = None,
+        task_of: Callable[[str], Task | None] = lambda task_id: None,
     ) -> None:
-        """Rollouts were selected, as (task id, agent, sample): make sure of Core, key and JSONL before the first
-        Session is paid for. `chosen` holds those that will be skipped too. Raises pytest.UsageError.
+        """Rollouts were selected: make sure of Core, key and JSONL before the first Session is paid for.
+
+        `chosen` holds those that will be skipped too; `task_of` gives a task by its id, None where it can't be told
+        here. Raises pytest.UsageError.
         """
         self.selected = {self.rollout_id(*one): one for one in selected}
         for task_id, agent, _ in self.selected.values() if chosen is None else chosen:
             identity = agent.harness, agent.model, agent.name
             self.chosen[identity] = self.chosen.get(identity, frozenset()) | {task_id}
         self.planned = count_planned((agent.slug, task_id) for task_id, agent, _ in self.selected.values())
+        self.books.planned = self.planned
         if not self.selected:
             return
-        if not self.is_worker:
-            self.baseline = judging.prepare(self)
-            self.outlook = list(judging.outlook(self))
-            self._make_ready()
+        if self.is_worker:
+            self.ready = True
+            return
+        self.baseline = judging.prepare(self)
+        self.outlook = list(judging.outlook(self))
+        if self.resumed is not None:
+            verdicts = {rollout_id: self._foretell(*one, task_of) for rollout_id, one in self.selected.items()}
+            self.resuming = Plan(self.selected, verdicts)
+            self.outlook += self.resuming.lines()
+        self._make_ready()
         self.ready = True
-        if not self.is_worker and not self.settings.embedded and self.settings.replay is None:
+        if self.needs_core and not self.settings.embedded:
             self._reach_core()
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        self.out.touch()  # a run that is killed before its first row can be resumed all the same
+
+    @property
+    def needs_core(self) -> bool:
+        """Whether there is anything to run that is not known already."""
+        return self.settings.replay is None and (self.resuming is None or self.resuming.owed > 0)
+
+    @property
+    def may_have_sessions(self) -> bool:
+        """Whether Sessions of this run may be on a server; the embedded Core's end with it."""
+        if self.settings.embedded:
+            return False
+        reachable = self.base_url is not None and self.api_key is not None
+        return self.reached or (self.resumed is not None and self.ready and reachable)
+
+    def _foretell(self, task_id: str, agent: Agent, sample: int, task_of: Callable[[str], Task | None]) -> Verdict:
+        """What will become of a resumed rollout, as far as it can be told before it is this process's to run."""
+        assert self.resumed is not None
+        task = task_of(task_id)
+        return Verdict("run") if task is None else self.resumed.verdict(self.plan(task, agent, sample), marked=False)
 
     def _make_ready(self) -> None:
         refuse_unfit(self.config)
-        if self.settings.replay is None:
+        if self.needs_core:
             self.settings.require_core()
         try:
             check_writable(self.out)
         except RecordsError as error:
             raise pytest.UsageError(str(error)) from None
-        if self.settings.embedded:
+        if self.settings.embedded and self.needs_core:
             self._start_embedded()
 
     def _reach_core(self) -> None:
@@ -198,21 +259,42 @@ class Run(ResultSource):
         """The id of the item's rollout."""
         return self.rollout_id(item.task.id, item.agent, item.sample)
 
-    def shard(self, items: Sequence[pytest.Item]) -> Sequence[pytest.Item]:
-        """The items that are this worker's; none where it is told one at a time."""
-        return items[self._shard :: self._shards] if self._shards else ()
+    def submit_dealt(self, items: Sequence[pytest.Item]) -> None:
+        """Start what the controller has dealt to this worker. It has by the time that the first item is to be run."""
+        if self.dealt is None:
+            return
+        dealt, self.dealt = self.dealt(), None
+        mine = [items[index] for index in dealt]
+        if early := [item for item in mine if isinstance(item, RolloutItem) and item.starts_at_once]:
+            self.submit(early)
 
     def submit(self, items: Iterable[RolloutItem]) -> None:
-        """Start the items' rollouts as slots become free; those that a dead worker finished are only read."""
-        rollouts = [self._plan_item(item) for item in items]
-        known = self._known_rows(rollouts)
-        for rollout in rollouts:
-            self._submitted.add(rollout.rollout_id)
-            if (record := known.get(rollout.rollout_id)) is not None:
-                self._ready[rollout.rollout_id] = Outcome(record)
+        """Start the items' rollouts as slots become free; those that a dead worker finished, or an earlier session of
+        a resumed run, are only read.
+        """
+        first = {rollout.rollout_id: rollout for rollout in map(self._plan_item, items)}
+        fresh = {rollout_id for rollout_id, rollout in first.items() if rollout.attempt == 1}
+        known = {key: Outcome(record) for key, record in self.books.finished(fresh & set(self.begun_before())).items()}
+        self._submitted |= first.keys()
+        if self.resumed is not None:
+            for rollout_id in fresh - known.keys():
+                rollout = first[rollout_id]
+                verdict = self.resumed.verdict(rollout)
+                if verdict.action == "reuse":
+                    known[rollout_id] = self._reuse(verdict)
+                first[rollout_id] = replace(rollout, attempt=verdict.attempt)
+        self._ready.update(known)
+        self._at_once.extend(rollout_id for rollout_id in first if rollout_id in known)
         if self.engine is None:
             self.engine = self._make_engine()
-        self.engine.submit([rollout for rollout in rollouts if rollout.rollout_id not in self._ready])
+        self.engine.submit([rollout for rollout_id, rollout in first.items() if rollout_id not in known])
+
+    def _reuse(self, verdict: Verdict) -> Outcome:
+        assert self.resumed is not None
+        record = self.resumed.reused(verdict)
+        if not verdict.counts:  # rows of other work came after it
+            self.books.save(record, ran=False)
+        return Outcome(record, reused=True)
 
     def _plan_item(self, item: RolloutItem) -> Rollout:
         """The item's rollout, which from now on is graded by the hooks of its folder, its secrets masked."""
@@ -224,14 +306,16 @@ class Run(ResultSource):
         return replace(planned, xfail=item.expected_failure)
 
     def _mask(self) -> None:
-        self.masks = Masker([*self.settings.secrets, self.api_key, *sorted(self._secrets)])
+        self.books.masks = Masker([*self.settings.secrets, self.api_key, *sorted(self._secrets)])
 
     def masked(self, text: str) -> str:
-        return self.masks.text(text)
+        return self.books.masks.message(text)
 
     def next_done(self) -> str | None:
         """The id of the next rollout that finished, or None after a tick. PoolStopped: none will."""
         assert self.engine is not None
+        if self._at_once:
+            return self._at_once.popleft()
         self._tick()
         outcome = self.engine.next_done(TICK)
         if outcome is None:
@@ -247,9 +331,7 @@ class Run(ResultSource):
         assert self.engine is not None
         while rollout_id not in self._ready:
             self._tick()
-            if (reason := self.stop_wanted()) is not None:
-                self.engine.stop(reason)
-                self._stopped = reason
+            self._heed(self.stop_wanted())
             if (outcome := self.engine.wait(rollout_id, TICK)) is not None:
                 self._ready[rollout_id] = outcome
         outcome = self._ready.pop(rollout_id)
@@ -262,54 +344,65 @@ class Run(ResultSource):
         rollout_id = self.id_of(item)
         self._ready[rollout_id] = self.outcome_of(item)
 
+    def _heed(self, reason: str | None) -> None:
+        if reason is not None and self.engine is not None:
+            self._stopped = self._stopped or reason
+            self.engine.stop(reason)
+
     def _tick(self) -> None:
         if self.display is not None:
             self.display.tick()
+        self._heed(self.books.broken)
+
+    @property
+    def concurrency(self) -> int:
+        """The most rollouts that this process has under way."""
+        return self.settings.concurrency or (1 if self.is_worker else CONCURRENCY)
 
     def in_flight(self) -> int | None:
         """How many rollouts this process has under way."""
         return None if self.engine is None else self.engine.in_flight
 
-    def _known_rows(self, rollouts: Iterable[Rollout]) -> dict[str, RolloutRecord]:
-        """What a worker that takes over from a dead one finds finished."""
-        wanted = {rollout.rollout_id for rollout in rollouts if rollout.attempt == 1}
-        wanted.intersection_update(self.begun_before())
-        return effective(record for record in self.rows() if record.rollout_id in wanted) if wanted else {}
-
-    def rows(self) -> Iterator[RolloutRecord]:
-        """The rows of this run in its file, which may hold other runs too; without their Items."""
-        if self.out.exists():
-            yield from (record for record in read_records(self.out, items=False) if record.run_id == self.run_id)
-
     def _make_engine(self) -> Pool[Rollout, Any, Outcome]:
-        concurrency = self.settings.concurrency or (1 if self.is_worker else CONCURRENCY)
+        concurrency = self.concurrency
         if self.settings.replay is not None:
             return Pool(NoCore, self._replay_run(self.settings.replay), concurrency=concurrency)
         runner = RolloutRunner(
             grade=self.grade,
             save=self.save,
-            keep_files=self.keep_files,
+            keep_files=self.books.keep_files,
             model_keys=self.settings.model_keys,
             keep_items=self.settings.items != "none",
         )
+        resumer = None if self.resumed is None else Resumer(self.resumed, self._replayer(self.resumed))
 
-        async def run(client: Client, rollout: Rollout, stop: Stop) -> Outcome:
-            outcome = await runner.run(client, rollout, stop)
+        async def run(client: LazyClient, rollout: Rollout, stop: Stop) -> Outcome:
+            if resumer is not None and resumer.grades(rollout):
+                return await resumer.run(rollout)
+            outcome = await runner.run(client.connected(), rollout, stop)
             if outcome.fatal is not None:  # every other rollout would meet it too
                 engine.halt(outcome.fatal)
             return outcome
 
-        engine: Pool[Rollout, Client, Outcome] = Pool(self.connect, run, concurrency=concurrency)
+        engine: Pool[Rollout, LazyClient, Outcome] = Pool(
+            lambda: LazyClient(self.connect), run, concurrency=concurrency, spent=self.caps.reached
+        )
         return engine
 
     def _replay_run(self, replay: Replay) -> Callable[[NoCore, Rollout, Stop], Awaitable[Outcome]]:
-        keep_items = self.settings.items != "none"
-        replayer = Replayer(replay, self.grade, self.save, self.keep_files, keep_items)
+        replayer = self._replayer(replay)
 
         async def run(client: NoCore, rollout: Rollout, stop: Stop) -> Outcome:
             return await replayer.run(rollout)
 
         return run
+
+    def _replayer(self, source: Replay | Resumed) -> Replayer:
+        def save(record: RolloutRecord) -> None:
+            self.books.save(record, ran=False)
+
+        keep_items = isinstance(source, Resumed) and self.settings.items != "none"  # a replay's stay where they are
+        return Replayer(source, self.grade, self.grades_itself, save, self.books.keep_files, keep_items)
 
     def connect(self) -> Client:
         """A client of this run's Core."""
@@ -320,22 +413,26 @@ class Run(ResultSource):
         return Client(self.base_url, self.api_key)
 
     def save(self, record: RolloutRecord) -> None:
-        """Write the row of a finished rollout; what was expected stays out of it where that is not to be shown."""
-        planned = self.planned.get((str(record.agent["slug"]), record.task), {})
-        reasons = record.reasons
-        if self.settings.hide_expected:
-            reasons = [{**reason, "expected": HIDDEN} for reason in reasons]
-        paid_for = self.settings.replay is None
-        append(self.out, replace(record, planned=planned, reasons=reasons), self.masks, sync=paid_for)
+        """Write the row of a finished rollout. Raises RecordsError."""
+        self.books.save(record)
+
+    def grades_itself(self, task: Task) -> bool:
+        """Whether no code of the project's has a say in the task's grade."""
+        return task.grader is None and not self._hooks[task.id].pytest_rollout_grade.get_hookimpls()
 
     def grade(self, task: Task, answer: Answer, rollout: Rollout) -> Grade:
         """Grade as the project says, else as the task does. Runs in a thread of its own."""
+        if not self.settings.hide_expected or self.grades_itself(task):
+            return self._grade(task, answer, rollout)
+        try:
+            return hide_note(self._grade(task, answer, rollout))
+        except BaseException as error:  # noqa: BLE001 - pytest.fail() and its kin are no Exceptions
+            raise Withheld(error) from None
+
+    def _grade(self, task: Task, answer: Answer, rollout: Rollout) -> Grade:
         hooks = self._hooks[task.id]
         given = hooks.pytest_rollout_grade(task=task, answer=answer, rollout=rollout)
         return task.grade(answer, rollout) if given is None else as_grade(given, "pytest_rollout_grade")
-
-    def keep_files(self, rollout: Rollout, attempt: int, artifacts: Mapping[str, bytes]) -> Sequence[Mapping[str, Any]]:
-        return keep_files(self.out, rollout.rollout_id, attempt, artifacts, self.masks)
 
     # ---- the end
 
@@ -356,6 +453,30 @@ class Run(ResultSource):
         """Stop the embedded Core, if there is one."""
         if self.embedded is not None:
             self.embedded.stop()
+
+
+def _resumed(given: Mapping[str, Any]) -> Resumed | None:
+    """What the controller read, for a worker."""
+    if not given["resumes"]:
+        return None
+    return Resumed.load(Path(given["folder"]) / RESUMED, Path(given["out"]), given["run_id"])
+
+
+class LazyClient:
+    """A place in the engine, connected when the first rollout there needs a Core."""
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._connect = connect
+        self._client: Client | None = None
+
+    def connected(self) -> Client:
+        if self._client is None:
+            self._client = self._connect()
+        return self._client
+
+    async def aclose(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
 
 
 def refuse_unfit(config: pytest.Config) -> None:

@@ -21,25 +21,25 @@ class Boundary(pytest.Item):
 
 
 def run_items(session: pytest.Session, run: Run) -> bool | None:
-    """Run all items; None where pytest's own loop, or the one of an xdist worker, is to go on.
-
-    A worker may not reorder, but where it knows its own part of the items it keeps several of them in flight.
-    """
+    """Run all items; None where pytest's own loop is to go on, or that of an xdist worker, which may not reorder."""
     rollouts = [item for item in session.items if isinstance(item, RolloutItem)]
-    if not rollouts:
+    if not rollouts or run.is_worker:
         return None
     if session.testsfailed and not session.config.option.continue_on_collection_errors:
         return None  # pytest's own loop says so and stops
-    if run.is_worker:
-        run.submit([item for item in run.shard(session.items) if isinstance(item, RolloutItem) and item.starts_at_once])
-        return None
     _Loop(session, run).run(rollouts)
     return True
 
 
 def wait_before(item: pytest.Item, run: Run) -> bool | None:
-    """In a worker, wait for the rollout before its protocol starts, so that one that will not run is not reported."""
-    if not isinstance(item, RolloutItem) or not run.is_worker:
+    """In a worker, wait for the rollout before its protocol starts, so that one that will not run is not reported.
+
+    Where it knows its own part of the items beforehand, it keeps several of them in flight.
+    """
+    if not run.is_worker:
+        return None
+    run.submit_dealt(item.session.items)
+    if not isinstance(item, RolloutItem):
         return None
     if run.id_of(item) in run.given_up():
         return True  # the controller has reported it
@@ -73,6 +73,9 @@ class _Loop:
             try:
                 rollout_id = self.rollouts_run.next_done()
             except PoolStopped as stopped:
+                if self.rollouts_run.caps.stopped is not None:
+                    self.session.shouldfail = f"{stopped} ({len(waiting)} rollouts not run)"
+                    raise self.session.Failed(self.session.shouldfail) from None
                 raise self.session.Interrupted(f"{stopped} ({len(waiting)} rollouts not run)") from None
             if rollout_id is not None:
                 item = waiting.pop(rollout_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from pytest_core_rollouts import finish, runloop, task_sources
 from pytest_core_rollouts.collect import RolloutItem, run_key
 from pytest_core_rollouts.display import Display
-from pytest_core_rollouts.nodeids import NodeIds
+from pytest_core_rollouts.nodeids import NamedRollout, NodeIds
 from pytest_core_rollouts.run import Run
 from pytest_core_rollouts.settings import Settings, settings_key
 from pytest_core_rollouts.signals import Signals
@@ -112,7 +113,7 @@ class SessionPlugin:
         self.signals = signals
         self.node_ids = NodeIds(run.config, run.settings)
         if run.is_worker:
-            self._obey(Worker(run.config.workerinput["rollouts"]))  # type: ignore[attr-defined]
+            self._obey(Worker(run.config.workerinput))  # type: ignore[attr-defined]
         else:
             signals.interrupt_pytest()
         self.ending: finish.Ending | None = None
@@ -122,6 +123,8 @@ class SessionPlugin:
         self.run.stop_wanted = lambda: worker.stop_reason
         self.run.begun_before = lambda: worker.shared.listed("again")
         self.run.given_up = lambda: worker.shared.listed("given-up")
+        self.run.books.on_broken = worker.shared.break_off
+        self.run.dealt = lambda: worker.shared.dealt_to(worker.name)
         self.signals.note(worker.terminate)
 
     # ---- before the first rollout
@@ -131,9 +134,13 @@ class SessionPlugin:
             return
         rollouts = [item for item in session.items if isinstance(item, RolloutItem)]
         chosen = [(item.task.id, item.agent, item.sample) for item in rollouts]
-        self.run.prepare([one for one, item in zip(chosen, rollouts, strict=True) if not item.is_skipped], chosen)
+        tasks = {item.task.id: item.task for item in rollouts}
+        selected = [one for one, item in zip(chosen, rollouts, strict=True) if not item.is_skipped]
+        self.run.prepare(selected, chosen, tasks.get)
         if self.run.ready and not self.run.is_worker:
-            self.run.display = Display(session.config, len(self.run.selected), self.run.in_flight)
+            self.run.display = Display(
+                session.config, len(self.run.selected), self.run.in_flight, places=self.run.concurrency
+            )
 
     def pytest_report_collectionfinish(self) -> list[str]:
         return [] if self.run.is_worker else self.run.outlook
@@ -156,6 +163,7 @@ class SessionPlugin:
         if isinstance(item, RolloutItem) and item.outcome is not None and report.when != "teardown":
             # a rollout's duration is its own, told once, wherever pytest waited for it
             tells = report.when == "call" or report.failed
+            tells = tells and not item.outcome.reused  # the session that ran it has told it
             report.duration = (item.outcome.record.duration_s or 0.0) if tells else 0.0
         return report
 
@@ -170,20 +178,35 @@ class SessionPlugin:
         display = self.run.display
         return (status[0], "", "") if display is not None and display.hides_letters else status
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if (display := self.run.display) is not None and not display.hides_letters:
-            display.clear()
-        named = self.node_ids.read(report.nodeid)
-        if named is None:
-            return
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logstart(self, nodeid: str) -> Generator[None, object, object]:
+        with self._aside(nodeid):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
+        with self._aside(report.nodeid):
+            result = yield
+        if (named := self.node_ids.read(report.nodeid)) is not None:
+            self._note(named, report)
+        return result
+
+    def _aside(self, node_id: str) -> AbstractContextManager[None]:
+        display = self.run.display
+        return nullcontext() if display is None else display.aside(silent=self.node_ids.read(node_id) is not None)
+
+    def _note(self, named: NamedRollout, report: pytest.TestReport) -> None:
+        rollout_id = self.run.rollout_id(named.task_id, named.agent, named.sample)
         if report.when == "setup" and report.skipped:
-            self.run.selected.pop(self.run.rollout_id(named.task_id, named.agent, named.sample), None)
+            self.run.selected.pop(rollout_id, None)
         if report.when == "call" or report.failed:
-            told = dict(report.user_properties)
+            self.run.reported.add(rollout_id)
+            told: dict[str, Any] = dict(report.user_properties)
+            if told.get("reused"):
+                self.run.reused.add(rollout_id)
             self.warnings += [str(text) for name, text in report.user_properties if name == "rollout_warning"]
-            if display is not None:
-                display.progress.note(told.get("reward"), told.get("tokens"))  # type: ignore[arg-type]
+            if (display := self.run.display) is not None:
+                display.progress.note(told.get("reward"), told.get("tokens"), report.duration)
                 display.tick()
 
     # ---- after the last one
@@ -199,6 +222,8 @@ class SessionPlugin:
             self.ending = finish.finish(self.run)
             if session.exitstatus == pytest.ExitCode.OK and not self.ending.green:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            if self.run.books.broken is not None:
+                session.exitstatus = pytest.ExitCode.INTERRUPTED
         self.signals.restore()
 
     def _all_skipped(self, status: int | pytest.ExitCode) -> bool:

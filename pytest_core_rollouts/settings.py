@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from pytest_core_rollouts.options import BY_NAME
 from pytest_core_rollouts.records import RecordsError
 from pytest_core_rollouts.replay import Replay
 from pytest_core_rollouts.report.html import HtmlReportError, require_jinja
+from pytest_core_rollouts.resume import Resumed
 from pytest_core_rollouts.task_folders import find_task, names_tasks
 from pytest_core_rollouts.tasks import Network, Task
 
@@ -62,6 +64,11 @@ class Settings:
     """How many faults may leave the verdict to the gate; None: each is pytest's ERROR."""
     replay: Replay | None = None
     """Rows to grade again instead of running anything."""
+    resume: Resumed | None = None
+    """The run to go on with; None in xdist's workers too, whose controller tells them."""
+    max_time: float | None = None
+    """Seconds after which nothing more starts."""
+    max_tokens: int | None = None
     retries: int = 1
     labels: Mapping[str, str] = field(default_factory=dict)
     items: str = "inline"
@@ -144,9 +151,12 @@ def read_settings(config: pytest.Config) -> Settings:
         baseline=values.path("baseline"),
         allow_errors=values.one("allow-errors", option_values.allowed_errors, None),
         replay=replay,
+        resume=None if hasattr(config, "workerinput") else _resume(values, config),
+        max_time=values.one("max-time", option_values.duration, None),
+        max_tokens=values.one("max-tokens", option_values.positive_integer, None),
         retries=values.one("retries", option_values.count, 1),
         labels=_labels(values),
-        items=values.one("items", option_values.one_of("inline", "none"), "inline"),
+        items=values.one("items", option_values.one_of("inline", "files", "none"), "inline"),
         hide_expected=values.switch("hide-expected"),
         capture=_of_embedded(values, "capture", values.path("capture"), core, replay),
         model_params=_of_embedded(
@@ -249,6 +259,25 @@ def _html(values: OptionValues) -> Path | None:
         except HtmlReportError as error:
             raise pytest.UsageError(f"{values.shown('html')}: {error}") from None
     return path
+
+
+def _resume(values: OptionValues, config: pytest.Config) -> Resumed | None:
+    path, run_id = values.path("resume"), None
+    if path is None:
+        return None
+    shown = values.shown("resume")
+    if values.path("replay") is not None:
+        raise pytest.UsageError(f"{shown}: a replay runs nothing that could be resumed; leave one of them out")
+    if not path.exists() and (named := re.fullmatch(r"(.+)::([A-Za-z0-9-]+)", path.name)):
+        path, run_id = path.with_name(named[1]), named[2]
+    out = values.path("out")
+    both = (config.getoption(BY_NAME[name].dest) is None for name in ("out", "resume"))  # an ini file's is overridden
+    if out is not None and len(set(both)) == 1 and out.resolve() != path.resolve():
+        raise pytest.UsageError(f"{values.shown('out')}: a resumed run goes on in its own file, {path}; leave this out")
+    try:
+        return Resumed.open(path, run_id)
+    except RecordsError as error:
+        raise pytest.UsageError(f"{shown}: {error}") from None
 
 
 def _labels(values: OptionValues) -> dict[str, str]:

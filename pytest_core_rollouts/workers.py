@@ -14,6 +14,7 @@ What the controller has to tell workers that are busy waiting, and hear nothing,
 from __future__ import annotations
 
 import collections
+import functools
 import os
 import shutil
 import sys
@@ -45,14 +46,19 @@ CRASHES = 2
 class ShardScheduling:
     """Gives each worker its items at once; xdist's `Scheduling` protocol.
 
-    `take_back` is told what a dead worker had not reported, as node ids, and gives those that are to run again;
-    `is_rollout` tells a rollout's node id from another test's.
+    `deal` tells a worker, by its name, which items are its own. `take_back` is told what a dead one had not reported,
+    as node ids, and gives those that are to run again. `is_rollout` tells a rollout's node id from another test's.
     """
 
     def __init__(
-        self, shards: int, take_back: Callable[[list[str]], Container[str]], is_rollout: Callable[[str], bool]
+        self,
+        shards: int,
+        deal: Callable[[str, list[int]], None],
+        take_back: Callable[[list[str]], Container[str]],
+        is_rollout: Callable[[str], bool],
     ) -> None:
         self.shards = shards
+        self.deal = deal
         self.take_back = take_back
         self.is_rollout = is_rollout
         self.collection: list[str] | None = None
@@ -114,13 +120,9 @@ class ShardScheduling:
     def schedule(self) -> None:
         if self.collection is None:
             self.collection = list(next(iter(self._ids.values())))
-        for node, ids in self._ids.items():
-            if node in self._started:
-                continue
-            if list(ids) != self.collection:
-                raise pytest.UsageError(
-                    "the workers collected different items; is a conftest random or time-dependent?"
-                )
+        if any(list(ids) != self.collection for ids in self._ids.values()):
+            raise pytest.UsageError("the workers collected different items; is a conftest random or time-dependent?")
+        for node in self._ids.keys() - self._started:
             self._start(node)
 
     def _start(self, node: WorkerController) -> None:
@@ -132,6 +134,7 @@ class ShardScheduling:
         self._started.add(node)
         self._pending[node] = dict.fromkeys(indices)
         if indices:
+            self.deal(node.workerinput["workerid"], indices)
             node.send_runtest_some(indices)
         node.shutdown()  # after these there is nothing more
 
@@ -154,10 +157,29 @@ class SharedFolder:
         partial.write_text(reason, encoding="utf-8")
         partial.replace(self.path / "stop")
 
+    def break_off(self, reason: str) -> None:
+        """The same, from a worker that can't write its rows any more."""
+        (self.path / "broken").write_text(reason, encoding="utf-8")
+        self.stop(reason)
+
+    @property
+    def broken(self) -> str | None:
+        """Why a worker broke off."""
+        file = self.path / "broken"
+        return file.read_text(encoding="utf-8") if file.exists() else None
+
     @property
     def stop_reason(self) -> str | None:
         file = self.path / "stop"
         return file.read_text(encoding="utf-8") if file.exists() else None
+
+    def deal(self, worker: str, indices: Iterable[int]) -> None:
+        """These items are the worker's."""
+        (self.path / f"{worker}.items").write_text(" ".join(map(str, indices)), encoding="ascii")
+
+    def dealt_to(self, worker: str) -> list[int]:
+        file = self.path / f"{worker}.items"
+        return [int(index) for index in file.read_text(encoding="ascii").split()] if file.exists() else []
 
     def add(self, kind: Literal["again", "given-up"], rollout_ids: Iterable[str]) -> None:
         """`again`: begun by a worker that died, to be looked for among the rows first. `given-up`: not to be run."""
@@ -196,10 +218,8 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
         told: dict[str, Any] = {
-            **self.run.for_workers(),
+            **self.run.for_workers(self.shared.path),
             "shard": self._free_shards.pop(0) if self._free_shards else 0,
-            "shards": self.workers if self._sharded else 0,
-            "folder": str(self.shared.path),
         }
         node.workerinput["rollouts"] = told
 
@@ -217,11 +237,15 @@ class Controller:
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
         if self.run.selected:
             return
-        self.run.prepare([(named.task_id, named.agent, named.sample) for named in self.node_ids.read_all(ids)])
+        rollouts = self.node_ids.read_all(ids)
+        by_task = {named.task_id: named for named in rollouts}
+        task_of = functools.lru_cache(None)(lambda task_id: self._task(by_task[task_id]))
+        self.run.prepare([(named.task_id, named.agent, named.sample) for named in rollouts], task_of=task_of)
         if self.run.ready:
             self.signals.ask(self._stop, self.run.last_words)
             self._tell(self.run.outlook)
-            self.run.display = Display(self.run.config, len(self.run.selected), lambda: None)
+            places = self.workers * self._in_flight
+            self.run.display = Display(self.run.config, len(self.run.selected), lambda: None, places=places)
             self.run.display.tick_by_itself()
 
     def _tell(self, lines: Sequence[str]) -> None:
@@ -241,12 +265,16 @@ class Controller:
     def pytest_xdist_make_scheduler(self) -> ShardScheduling | None:
         if not self._sharded:
             return None
-        return ShardScheduling(self.workers, self._take_back, lambda node_id: self.node_ids.read(node_id) is not None)
+        return ShardScheduling(
+            self.workers, self.shared.deal, self._take_back, lambda node_id: self.node_ids.read(node_id) is not None
+        )
 
     # ---- dead workers
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController, error: object | None) -> None:
+        if (display := self.run.display) is not None:
+            display.hold(1.0)  # xdist is about to say something
         if error is not None:
             self._free_shards.append(shard_of(node))
 
@@ -254,7 +282,7 @@ class Controller:
         """Of what a dead worker of ours had before it, in its order: all but the rollouts that are given up now."""
         rollout_ids = {named.node_id: self._rollout_id(named) for named in self.node_ids.read_all(node_ids)}
         self.shared.add("again", rollout_ids.values())
-        done = {record.rollout_id for record in self.run.rows()}
+        done = self.run.books.finished(set(rollout_ids.values()))
         unfinished = [node_id for node_id, rollout_id in rollout_ids.items() if rollout_id not in done]
         in_flight = unfinished[: self._in_flight]
         self._crashes.update(in_flight)
@@ -291,7 +319,7 @@ class Controller:
         task = self._task(named)
         rollout = self.run.plan(task or Task(id=named.task_id, instruction="unknown"), named.agent, named.sample)
         self.shared.add("given-up", [rollout.rollout_id])
-        if any(record.rollout_id == rollout.rollout_id for record in self.run.rows()):
+        if self.run.books.finished({rollout.rollout_id}):
             return f"its worker died {CRASHES} times while it told the result, which is in {self.run.out}"
         record = lost_record(rollout, f"its worker died {CRASHES} times")
         if task is None:
@@ -311,6 +339,12 @@ class Controller:
     def _rollout_id(self, named: NamedRollout) -> str:
         return self.run.rollout_id(named.task_id, named.agent, named.sample)
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """However it ends, workers have to know before xdist lets go of them."""
+        self.shared.stop("the session ended")
+        self.run.books.broken = self.run.books.broken or self.shared.broken
+
     def pytest_unconfigure(self) -> None:
         shutil.rmtree(self.shared.path, ignore_errors=True)
 
@@ -318,8 +352,9 @@ class Controller:
 class Worker:
     """A worker's side: how it learns what its controller decides, or that there is none any more."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.shared = SharedFolder(Path(told["folder"]))
+    def __init__(self, workerinput: dict[str, Any]) -> None:
+        self.name: str = workerinput["workerid"]
+        self.shared = SharedFolder(Path(workerinput["rollouts"]["folder"]))
         self._controller = os.getppid()
         self._terminated: str | None = None
 

@@ -1,0 +1,90 @@
+"""What a session may spend: time and tokens. Once it is spent nothing more starts; what is in flight finishes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Caps:
+    """Counts what is spent, and tells when it is too much.
+
+    `until` is a time of the monotonic clock, which all processes of a machine share. Under xdist the workers count
+    tokens in one `ledger`, a file that they append to; else they are counted in memory.
+    """
+
+    max_time: float | None = None
+    max_tokens: int | None = None
+    until: float | None = None
+    ledger: Path | None = None
+    tokens: int = 0
+    unknown: int = 0
+    """Rollouts whose usage is unknown: they can't be counted."""
+    stopped: str | None = None
+    """Why something was not started."""
+    _read: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def start(self) -> None:
+        """The time begins."""
+        if self.max_time is not None and self.until is None:
+            self.until = time.monotonic() + self.max_time
+
+    def share(self, folder: Path) -> None:
+        """From now on the tokens are counted together with the processes that share this folder."""
+        self.ledger = folder / "tokens"
+
+    def spend(self, tokens: int | None) -> None:
+        """Count a rollout that ran; None: its usage is unknown."""
+        if self.max_tokens is None:
+            return
+        with self._lock:
+            if self.ledger is None:
+                self._add(tokens)
+                return
+        descriptor = os.open(self.ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(descriptor, f"{'?' if tokens is None else tokens}\n".encode())
+        finally:
+            os.close(descriptor)
+
+    def reached(self) -> str | None:
+        """Why nothing more may start, or None."""
+        self.stopped = self.stopped or self._reason()
+        return self.stopped
+
+    def _reason(self) -> str | None:
+        if self.until is not None and time.monotonic() >= self.until:
+            return f"--rollout-max-time {self.max_time:g} (seconds) is reached"
+        if self.max_tokens is not None:
+            self.count()
+            if self.tokens >= self.max_tokens:
+                return f"--rollout-max-tokens {self.max_tokens} is reached: {self.spent()}"
+        return None
+
+    def spent(self) -> str:
+        """What is known of the tokens, in words."""
+        known = f"{self.tokens:,} tokens spent"
+        return f"{known}, and those of {self.unknown:,} rollouts, which are unknown" if self.unknown else known
+
+    def count(self) -> None:
+        """Read what other processes spent since the last look."""
+        if self.ledger is None or not self.ledger.exists():
+            return
+        with self._lock, self.ledger.open("rb") as file:
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                self._add(None if line == b"?\n" else int(line))
+
+    def _add(self, tokens: int | None) -> None:
+        if tokens is None:
+            self.unknown += 1
+        else:
+            self.tokens += tokens
