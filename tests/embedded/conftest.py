@@ -34,3 +34,23 @@ def core_wire(core: EmbeddedCore) -> Iterator[Wire]:
 @pytest.fixture
 def wire(core_wire: Wire) -> Wire:
     return core_wire
+
+
+@pytest.fixture(scope="session")
+def agents_core() -> Iterator[EmbeddedCore]:
+    """A Core whose agents try nothing again, and for which a model is silent after two seconds."""
+    core = EmbeddedCore.reserve()
+    core.start(model_retries=0, model_idle_s=2)
+    yield core
+    said = core.errors()
+    core.stop()
+    assert not said, said
+
+
+@pytest.fixture
+def agents_wire(agents_core: EmbeddedCore) -> Iterator[Wire]:
+    with httpx.Client(timeout=30, trust_env=False) as client:
+        wire = Wire(client, agents_core.base_url, agents_core.api_key)
+        yield wire
+        for session in wire.ok("GET", "/sessions?limit=100")["data"]:
+            wire.end(session["id"])
