@@ -1,0 +1,154 @@
+"""`export FILE...`: rows as a trainer takes them, JSON lines on stdout and one line of account on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from pytest_core_rollouts.cli import CommandError
+from pytest_core_rollouts.records import RecordsError
+from pytest_core_rollouts.training.advantages import METHODS
+from pytest_core_rollouts.training.captures import CaptureError, Exchange, check_tokens, exchanges
+from pytest_core_rollouts.training.groups import Choice, Group, Row, Sample, Selection, read_rows, select
+from pytest_core_rollouts.training.lines import conversation_lines, group_lines
+
+HELP = "Write the rollouts of one or more JSONL files for training: groups with advantages, or conversations."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="JSONL of a run; several are merged")
+    parser.add_argument(
+        "--format",
+        choices=("groups", "messages"),
+        required=True,
+        help="groups: a line a group, with rewards and advantages; messages: a line a rollout, with its conversation",
+    )
+    parser.add_argument(
+        "--advantage",
+        choices=METHODS,
+        default=METHODS[0],
+        help="grpo: (r - mean) / std of the group (default); dr-grpo: r - mean",
+    )
+    parser.add_argument("--mask-timeouts", action="store_true", help="count timeouts as missing, not as reward 0")
+    parser.add_argument("--drop-incomplete", action="store_true", help="leave out groups with a missing sample")
+    parser.add_argument("--drop-signal-free", action="store_true", help="leave out groups whose rewards are all alike")
+    parser.add_argument("--run", metavar="RUN_ID", help="only this run")
+    parser.add_argument("--label", metavar="KEY=VALUE", action="append", default=[], help="only such rows; repeatable")
+    parser.add_argument("--capture", metavar="DIR", type=Path, help="join the model's requests kept there (groups)")
+    parser.add_argument(
+        "--require-token-ids", action="store_true", help="refuse unless all token ids are there (with --capture)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0; what is wrong is told before the first line is written."""
+    choice = _choice(arguments)
+    _check_capture_options(arguments)
+    try:
+        selection = _select(arguments.files, choice)
+        _write(_lines(arguments, selection))
+    except (RecordsError, CaptureError) as error:
+        raise CommandError(str(error)) from None
+    print(f"exported {selection.account}", file=sys.stderr)
+    return 0
+
+
+def _choice(arguments: argparse.Namespace) -> Choice:
+    pairs = [text.partition("=") for text in arguments.label]
+    for key, equals, _ in pairs:
+        if not key or not equals:
+            raise CommandError(f"--label: {key!r} is no KEY=VALUE")
+    return Choice(
+        method=arguments.advantage,
+        mask_timeouts=arguments.mask_timeouts,
+        drop_incomplete=arguments.drop_incomplete,
+        drop_signal_free=arguments.drop_signal_free,
+        run_id=arguments.run,
+        labels={key: value for key, _, value in pairs},
+    )
+
+
+def _check_capture_options(arguments: argparse.Namespace) -> None:
+    if arguments.capture is None:
+        if arguments.require_token_ids:
+            raise CommandError("--require-token-ids needs --capture DIR: rows hold no tokens, captures do")
+        return
+    if arguments.format != "groups":
+        raise CommandError("--capture goes with --format groups: conversations are made of the rows alone")
+    if not arguments.capture.is_dir():
+        raise CommandError(f"--capture: {arguments.capture} is no folder")
+
+
+def _select(paths: Sequence[Path], choice: Choice) -> Selection:
+    twice = next((path for index, path in enumerate(paths) if path.resolve() in _resolved(paths[:index])), None)
+    if twice is not None:
+        raise CommandError(f"{twice} is named twice")
+    rows = read_rows(paths)
+    if not any(choice.takes(row.record) for row in rows):
+        raise CommandError(
+            f"no rows{' that were asked for' if rows else ''} in {', '.join(map(str, paths))}{_has(rows)}"
+        )
+    return select(rows, choice)
+
+
+def _resolved(paths: Iterable[Path]) -> set[Path]:
+    return {path.resolve() for path in paths}
+
+
+def _has(rows: Iterable[Row]) -> str:
+    runs = sorted({row.record.run_id for row in rows})
+    labels = sorted({f"{key}={value}" for row in rows for key, value in row.record.labels.items()})
+    return "".join(f"; {what}: {', '.join(have)}" for what, have in (("runs", runs), ("labels", labels)) if have)
+
+
+def _lines(arguments: argparse.Namespace, selection: Selection) -> Iterator[bytes]:
+    if arguments.format == "messages":
+        _check_items(selection.groups)
+        return conversation_lines(selection.groups)
+    if arguments.capture is None:
+        return group_lines(selection.groups)
+    _check_captures(selection.groups, arguments.capture, tokens=arguments.require_token_ids)
+    return group_lines(selection.groups, partial(_exchanges, arguments.capture))
+
+
+def _check_items(groups: Iterable[Group]) -> None:
+    for sample in _used(groups):
+        if not sample.row.has_items:
+            raise CommandError(
+                f"{sample.row.path}: the row of {sample.record.rollout_id} has no Items, so there is no conversation; "
+                "was it written with --rollout-items none?"
+            )
+
+
+def _check_captures(groups: Sequence[Group], folder: Path, *, tokens: bool) -> None:
+    """All that could be wrong with them, found before a line is written."""
+    any_found = False
+    for sample in _used(groups):
+        found = 0
+        for exchange in _exchanges(folder, sample):
+            found += 1
+            if tokens:
+                check_tokens(exchange, f"{folder}: request {found} of {sample.record.rollout_id}")
+        any_found = any_found or found > 0
+        if tokens and not found:
+            raise CaptureError(f"{folder}: holds no request of {sample.record.rollout_id}")
+    if groups and not any_found:
+        raise CaptureError(f"{folder}: holds no request of any of these rollouts; is it the folder of this run?")
+
+
+def _exchanges(folder: Path, sample: Sample) -> Iterator[Exchange]:
+    return exchanges(folder, sample.record.rollout_id, sample.record.session_id)
+
+
+def _used(groups: Iterable[Group]) -> Iterator[Sample]:
+    return (sample for group in groups for sample in group.samples if not sample.masked)
+
+
+def _write(lines: Iterable[bytes]) -> None:
+    sys.stdout.flush()
+    for line in lines:
+        sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()

@@ -1,0 +1,135 @@
+"""Captures joined to the samples they belong to."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_core_rollouts.records import RolloutRecord
+from tests.report.rows import run
+from tests.training.exporting import Exporter, capture, exchange, write
+
+
+def rows(rewards: Sequence[float | str | None]) -> list[RolloutRecord]:
+    return [dataclasses.replace(row, session_id=f"s{row.sample}") for row in run({"t": rewards})]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Captures of samples 0 and 1; nothing of sample 2."""
+    folder = tmp_path / "captured"
+    for row in rows([1.0, 0.0]):
+        capture(folder, row.rollout_id, exchange(f"s{row.sample}", reply="a"), exchange(f"s{row.sample}", reply="b"))
+    return folder
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write(tmp_path / "a.jsonl", rows([1.0, 0.0, None]))
+
+
+def test_each_sample_has_its_requests(export: Exporter, file: Path, folder: Path) -> None:
+    [group] = export(file, "--capture", folder, "--require-token-ids")
+    told = [[json.loads(one["response"])["output"] for one in sample["exchanges"]] for sample in group["samples"]]
+    assert told == [[["a"], ["b"]], [["a"], ["b"]], []]
+    first = group["samples"][0]["exchanges"][0]
+    assert list(first) == [
+        *("started_at", "duration_s", "model", "request", "response", "truncated"),
+        *("prompt_token_ids", "token_ids", "logprobs"),
+    ]
+    assert json.loads(first["request"])["model"] == "my-policy" == first["model"]
+    assert (first["prompt_token_ids"], first["token_ids"], first["logprobs"]) == ([1, 2], [3, 4], [-0.5, -1.0])
+
+
+def test_requests_that_failed_and_earlier_attempts_are_no_part_of_it(
+    export: Exporter, file: Path, folder: Path
+) -> None:
+    rollout_id = rows([1.0])[0].rollout_id
+    path = capture(
+        folder,
+        rollout_id,
+        exchange("s0", status=500, error="server_error: no", response=None, token_ids=None),
+        exchange("s0", error="connection_failed: cut"),
+        exchange("s-of-an-earlier-attempt", reply="lost"),
+    )
+    with path.open("a") as lines:
+        lines.write('{"schema": 1, "session_id": "s0", "half')
+    [group] = export(file, "--capture", folder, "--require-token-ids")
+    assert len(group["samples"][0]["exchanges"]) == 2
+
+
+LACKING: dict[str, tuple[dict[str, Any], str]] = {
+    "no ids": ({"token_ids": None}, "the inference server returned no token_ids; have it asked for them"),
+    "none at all": (
+        {"token_ids": None, "prompt_token_ids": None},
+        "returned no prompt_token_ids and no token_ids",
+    ),
+    "no prompt": ({"prompt_token_ids": None}, "returned no prompt_token_ids; have it asked for them with"),
+    "in part": ({"truncated": True}, "too large, kept in part only"),
+    "misfits": ({"logprobs": [-1.0]}, "2 token_ids and 1 logprobs; they do not belong together"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), LACKING.values(), ids=LACKING.keys())
+def test_missing_token_ids_are_refused(
+    export: Exporter, file: Path, folder: Path, changes: dict[str, Any], message: str
+) -> None:
+    rollout_id = rows([1.0])[0].rollout_id
+    capture(folder, rollout_id, exchange("s0", **changes))
+    refusal = export.refused(file, "--capture", folder, "--require-token-ids")
+    assert refusal.startswith(f"{folder}: request 3 of {rollout_id}: ")
+    assert message in refusal
+    assert len(export(file, "--capture", folder)[0]["samples"][0]["exchanges"]) == 3, "joined where not asked for"
+
+
+def test_logprobs_need_not_be_there(export: Exporter, file: Path, folder: Path) -> None:
+    capture(folder, rows([1.0])[0].rollout_id, exchange("s0", logprobs=None))
+    [group] = export(file, "--capture", folder, "--require-token-ids")
+    assert group["samples"][0]["exchanges"][2]["logprobs"] == []
+
+
+def test_a_rollout_that_was_not_captured(export: Exporter, folder: Path, tmp_path: Path) -> None:
+    file = write(tmp_path / "b.jsonl", rows([1.0, 0.0, 0.0]))
+    refusal = export.refused(file, "--capture", folder, "--require-token-ids")
+    assert refusal == f"{folder}: holds no request of {rows([1.0, 0.0, 0.0])[2].rollout_id}"
+    assert export(file, "--capture", folder)[0]["samples"][2]["exchanges"] == []
+
+
+def test_the_wrong_folder(export: Exporter, file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    assert export.refused(file, "--capture", other) == f"--capture: {other} is no folder"
+    other.mkdir()
+    assert export.refused(file, "--capture", other).startswith(f"{other}: holds no request of any of these rollouts")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{half\n", "not JSON; remove the line, its writer died in it"),
+        ("[1]\n", "no exchange with a model; is this the folder of --rollout-capture?"),
+        ('{"schema": 2}\n', "schema 2 is newer than 1: upgrade pytest-core-rollouts"),
+    ],
+)
+def test_files_that_are_no_captures(export: Exporter, file: Path, folder: Path, line: str, message: str) -> None:
+    path = folder / f"{rows([1.0])[0].rollout_id}.jsonl"
+    with path.open("a") as lines:
+        lines.write(line)
+    assert export.refused(file, "--capture", folder) == f"{path}:3: {message}"
+
+
+def test_options_that_do_not_go_together(export: Exporter, file: Path, folder: Path) -> None:
+    assert "needs --capture DIR" in export.refused(file, "--require-token-ids")
+    assert "goes with --format groups" in export.refused(file, "--capture", folder, format="messages")
+
+
+def test_an_id_that_is_a_path_leads_nowhere(export: Exporter, folder: Path, tmp_path: Path) -> None:
+    capture(tmp_path, "outside", exchange("s0", reply="secret"))
+    [good, bad] = rows([1.0, 0.0])
+    file = write(tmp_path / "b.jsonl", good, dataclasses.replace(bad, rollout_id="../outside", session_id="s0"))
+    [group] = export(file, "--capture", folder)
+    assert group["samples"][1]["exchanges"] == []
