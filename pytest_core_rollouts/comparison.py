@@ -176,7 +176,7 @@ def power(counts: Iterable[tuple[int, int, int]]) -> Power:
         tasks=len(tasks),
         least=least,
         p=p,
-        corrected=min(Fraction(1), p * len(tasks)),
+        corrected=min(Fraction(1), p * max(1, len(tasks))),
         overall=significance.least_drop(tasks),
         rollouts=sum(more for _, _, more in tasks),
     )
