@@ -1,0 +1,170 @@
+"""A policy small enough to read: a softmax over a few answers per riddle, served as a model on loopback.
+
+It speaks as much of the Responses protocol as agent programs need. Where the agent has a shell (codex), the policy
+calls it to write its answer; else it says the answer. As an inference server in training does, it keeps what it sampled
+for every rollout, by the rollout id in the path: `/rollouts/{rollout_id}/v1/responses`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+MODEL = "table-policy"
+
+_PATH = re.compile(r"/rollouts/([A-Za-z0-9._-]+)/v1/responses")
+_RIDDLE = re.compile(r"riddle-\w+")
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One action of the policy: what it chose, and with which probabilities at that version."""
+
+    version: int
+    riddle: str
+    action: str
+    probabilities: Mapping[str, float]
+
+
+class Policy:
+    """The weights. `act` may be called from many threads, `update` between two batches of rollouts."""
+
+    def __init__(self, riddles: Sequence[str], actions: Sequence[str], seed: int = 0) -> None:
+        self.version = 0
+        self.sampled: dict[str, Sampled] = {}
+        self._weights = {riddle: dict.fromkeys(actions, 0.0) for riddle in riddles}
+        self._seed = seed
+
+    def probabilities(self, riddle: str) -> dict[str, float]:
+        exponentials = {action: math.exp(weight) for action, weight in self._weights[riddle].items()}
+        total = sum(exponentials.values())
+        return {action: value / total for action, value in exponentials.items()}
+
+    def act(self, rollout_id: str, riddle: str) -> str:
+        """Sample an answer. The seed is that of the sample, so the order of requests changes nothing."""
+        probabilities = self.probabilities(riddle)
+        sample = rollout_id.rpartition(".")[2]
+        chance = random.Random(f"{self._seed} {self.version} {riddle} {sample}")
+        [action] = chance.choices(list(probabilities), list(probabilities.values()))
+        self.sampled[rollout_id] = Sampled(self.version, riddle, action, probabilities)
+        return action
+
+    def update(self, gradients: Mapping[str, float]) -> None:
+        """One step of policy gradient: rollout id -> advantage times learning rate. Makes the next version.
+
+        The derivative of log softmax by a weight is (chosen or not) - probability.
+        """
+        for rollout_id, step in gradients.items():
+            sampled = self.sampled[rollout_id]
+            weights = self._weights[sampled.riddle]
+            for action, probability in sampled.probabilities.items():
+                weights[action] += step * ((action == sampled.action) - probability)
+        self.version += 1
+
+
+class PolicyServer:
+    """Serves a policy from `with` to its end. `requests`: the rollout id of each request, in the order they came."""
+
+    def __init__(self, policy: Policy, api_key: str) -> None:
+        self.policy, self.api_key = policy, api_key
+        self.requests: list[str] = []
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.of = self
+        self.base_url = f"http://127.0.0.1:{self._server.server_address[1]}/rollouts/{{rollout_id}}/v1"
+
+    def __enter__(self) -> PolicyServer:
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def output(self, rollout_id: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The one Item that the policy replies with."""
+        said = json.dumps(request["input"])
+        if "function_call_output" in said:  # the shell has run, the answer is written
+            return _message("Done.")
+        riddle = _RIDDLE.search(said)
+        if riddle is None:
+            raise ValueError("the request names no riddle")
+        answer = json.dumps({"answer": self.policy.act(rollout_id, riddle[0])})
+        if any(tool.get("name") == "exec_command" for tool in request.get("tools") or ()):
+            return _shell(f"mkdir -p outputs && echo '{answer}' > outputs/answer.json")
+        return _message(answer)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 512
+    of: PolicyServer
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        path = _PATH.fullmatch(self.path.partition("?")[0])
+        if path is None:
+            self._send(404, _error(f"nothing is served at {self.path}"))
+        elif self.headers.get("Authorization") != f"Bearer {self.server.of.api_key}":
+            self._send(401, _error("wrong key"))
+        else:
+            self._reply(path[1], body)
+
+    def _reply(self, rollout_id: str, body: bytes) -> None:
+        self.server.of.requests.append(rollout_id)
+        try:
+            request = json.loads(body)
+            output = self.server.of.output(rollout_id, request)
+        except (ValueError, KeyError) as error:
+            self._send(400, _error(str(error)))
+            return
+        response = {"id": f"resp_{len(self.server.of.requests)}", "model": MODEL, "status": "completed"}
+        usage = {"input_tokens": len(body) // 4, "output_tokens": 1, "total_tokens": len(body) // 4 + 1}
+        completed = {**response, "output": [output], "usage": usage}
+        if request.get("stream"):
+            self._send(200, b"".join(_events(response, output, completed)), "text/event-stream")
+        else:
+            self._send(200, json.dumps(completed).encode())
+
+    def _send(self, status: int, body: bytes, kind: str = "application/json") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the terminal is the training loop's."""
+
+
+def _events(response: Any, output: Any, completed: Any) -> Iterator[bytes]:
+    for event in (
+        {"type": "response.created", "response": response},
+        {"type": "response.output_item.done", "output_index": 0, "item": output},
+        {"type": "response.completed", "response": completed},
+    ):
+        yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+
+
+def _message(text: str) -> dict[str, Any]:
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    return {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
+
+
+def _shell(command: str) -> dict[str, Any]:
+    arguments = json.dumps({"cmd": command})
+    return {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "exec_command", "arguments": arguments}
+
+
+def _error(message: str) -> bytes:
+    return json.dumps({"error": {"type": "invalid_request_error", "message": message}}).encode()
