@@ -50,7 +50,8 @@ class Pool(Generic[JobT, ClientT, ResultT]):
     `connect` makes a client; one serves one job at a time. `run` returns the job's result and takes care of all that
     can go wrong with one job; what it (or `connect`) raises is a fault of everything, and halts the pool. Once
     `stop` is asked for, `run` is to return by its deadline. Results wait to be fetched, unless `keep_results` is false.
-    `spent` is asked before each start: a reason halts the pool.
+    `spent` is asked before each start: a reason halts the pool. So is `admits`, with the number in flight: while it
+    says no, nothing starts before something has ended.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Pool(Generic[JobT, ClientT, ResultT]):
         concurrency: int,
         keep_results: bool = True,
         spent: Callable[[], str | None] = lambda: None,
+        admits: Callable[[int], bool] = lambda in_flight: True,
     ) -> None:
         if concurrency < 1:
             raise ValueError("concurrency is at least 1")
@@ -72,6 +74,7 @@ class Pool(Generic[JobT, ClientT, ResultT]):
         self._run = run
         self._keep_results = keep_results
         self._spent = spent
+        self._admits = admits
         self._queue: collections.deque[JobT] = collections.deque()
         self._results: collections.OrderedDict[str, ResultT] = collections.OrderedDict()
         self._changed = threading.Condition()
@@ -204,7 +207,7 @@ class Pool(Generic[JobT, ClientT, ResultT]):
 
     def _fill(self) -> None:
         """Start jobs in the places that are free."""
-        while self._queue and len(self._running) < self.concurrency and self._stopping is None and self.fatal is None:
+        while self._queue and self._has_place and self._stopping is None and self.fatal is None:
             if (reason := self._spent()) is not None:
                 self.halt(reason)
                 return
@@ -217,6 +220,11 @@ class Pool(Generic[JobT, ClientT, ResultT]):
             task = asyncio.ensure_future(self._one(job))
             self._running.add(task)
             task.add_done_callback(self._ended)
+
+    @property
+    def _has_place(self) -> bool:
+        in_flight = len(self._running)
+        return in_flight < self.concurrency and (in_flight == 0 or self._admits(in_flight))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

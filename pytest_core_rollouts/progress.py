@@ -31,12 +31,19 @@ class Progress:
     grade: Grade | None = None
     started_at: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     start: float = field(default_factory=time.monotonic)
+    """When it began, later by what it `waited`."""
+    waited: float = 0.0
+    """Seconds for which the Core kept its creation waiting."""
     created: float | None = None
     began: float | None = None
     """When the Turn was first seen."""
     ended: float | None = None
     """When the Turn's end was seen, or waiting for it was given up."""
     fetched: float | None = None
+
+    def begin(self) -> None:
+        """It begins only now."""
+        self.started_at, self.start = datetime.now(timezone.utc), time.monotonic()
 
     @property
     def turn_id(self) -> str | None:

@@ -40,7 +40,8 @@ ENDS = frozenset(
 class Pulse:
     """`async with Pulse(client, session_id, first=0.5) as pulse: await pulse.wait(seconds)` before a look at a Session.
 
-    The first look, `first` seconds from now, finds what happened before the stream was open.
+    The first look, `first` seconds from now, finds what happened before the stream was open; if it opens only after
+    that, there is another.
 
     The stream is no source of truth: nothing is replayed, events come twice or out of order, a proxy may hold them
     back. It only says when to look, and where it says nothing, or what it said turned out to be no end, the clock does.
@@ -51,10 +52,15 @@ class Pulse:
         """When (monotonic) the stream first told of a Turn."""
         self._client = client
         self._session_id = session_id
+        self.is_open = False
+        """Whether the stream is there, so that what happens from now on is on it."""
         self._told = False
         """Whether something called for a look since the last one."""
         self._trusted = False
         """Whether the stream has told of something, and of no end that could not be seen."""
+        self._due = False
+        """Whether the stream opened after the first look, so that it takes another."""
+        self._looked = False
         self._pauses: Iterator[float] = chain([first], repeat(PAUSE_SILENT))
         self._alarm: asyncio.Future[None] | None = None
 
@@ -73,12 +79,13 @@ class Pulse:
         Says whether an event called for it.
         """
         until = time.monotonic() + most
-        while not self._told:
+        while not (self._told or self._due):
             trusted = self._trusted
             pause = PAUSE_TRUSTED if trusted else next(self._pauses)
             await self._sleep(min(until - time.monotonic(), pause))
             if self._trusted == trusted or time.monotonic() >= until:
                 break  # else it just became trusted, so there is nothing to look for
+        self._due, self._looked = False, True
         if not self._told:
             return False
         # what the event told of may not be visible yet, so the next look comes soon
@@ -105,10 +112,16 @@ class Pulse:
 
     async def _read(self) -> None:
         with suppress(AgentsAPIError):  # not served, lost or silent: the clock goes on
-            async with aclosing(self._client.events(self._session_id)) as events:
+            async with aclosing(self._client.events(self._session_id, self._opened)) as events:
                 async for event in events:
                     self._heed(event)
         self._tell()  # what it would have said may be missing
+
+    def _opened(self) -> None:
+        self.is_open = True
+        self._due = self._looked
+        if self._due:
+            self._ring()
 
     def _heed(self, event: Event) -> None:
         self._trusted = True

@@ -15,18 +15,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError
+from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, Meaning
+from pytest_core_rollouts.agents_api.errors import printable
+from pytest_core_rollouts.agents_api.taxonomy import OURS, SESSION
 from pytest_core_rollouts.deletion import delete_session
 from pytest_core_rollouts.fetching import fetch_answer, fetch_items, fetch_outputs
 from pytest_core_rollouts.graders import GraderFailed, Graders
 from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.matrix import MatrixError, Rollout
+from pytest_core_rollouts.pressure import Pressure
 from pytest_core_rollouts.progress import Progress, lost_record
 from pytest_core_rollouts.records import RolloutRecord, Status
 from pytest_core_rollouts.session_request import session_body
+from pytest_core_rollouts.starting import Creation, go_ahead
 from pytest_core_rollouts.stopping import Stop, Stopped, end
 from pytest_core_rollouts.tasks import Task, TaskError
-from pytest_core_rollouts.waiting import AgentFailure, Fault, TurnWatch
+from pytest_core_rollouts.waiting import Fault, TurnWatch
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Client
@@ -36,6 +40,9 @@ __all__ = ["Grader", "Limits", "Outcome", "RolloutRunner", "lost_record"]
 Grader = Callable[[Task, Answer, Rollout], Grade]
 KeepFiles = Callable[[Rollout, int, Mapping[str, bytes]], Sequence[Mapping[str, Any]]]
 """Takes a rollout, its attempt and the files its agent made; gives the row's `outputs`. What it raises ends the run."""
+
+WORTH_TELLING = 1.0
+"""Seconds lost on the Core that a record notes."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,8 @@ class Limits:
     """For Core to answer, past twice the rollout's own limit."""
     create_stopped: float = 2.0
     """For a Session's creation to end once a stop is asked for: a Session we know of can be deleted."""
+    outage: float = 3600.0
+    """For a Core that is down for everyone to make a Session; then the run stops."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,9 @@ class RolloutRunner:
     keep_items: bool = True
     keep_files: KeepFiles | None = None
     limits: Limits = Limits()
+    pressure: Pressure = field(default_factory=Pressure)
+    halted: Callable[[], str | None] = lambda: None
+    """Why no further attempt may start, or None."""
 
     async def run(self, client: Client, rollout: Rollout, stop: Stop | None = None) -> Outcome:
         """Run one rollout to its record, with a new attempt where infrastructure spoiled one.
@@ -101,13 +113,20 @@ class RolloutRunner:
         notes: list[str] = []
         warnings: list[str] = []
         number, last = rollout.attempt, rollout.attempt + rollout.retries
+        pause: float | None = None
+        taken = rollout.retries + 1  # attempts that an earlier process may have spent on this rollout
         while True:
-            attempt = _Attempt(self, client, stop, Progress(rollout, number, list(notes)), may_retry=number < last)
+            progress = Progress(rollout, number, list(notes))
+            attempt = _Attempt(self, client, stop, progress, pause=pause)
+            attempt.may_retry, attempt.may_be_taken = number < last, taken > 0
             outcome = await attempt.run()
             warnings += attempt.warnings
             if outcome is not None:
                 return replace(outcome, warnings=tuple(warnings))
-            notes.append(f"attempt {number}: {attempt.spoiled_by}")
+            notes.append(f"attempt {number}: {attempt.ending.error}")
+            pause = attempt.ending.pause
+            if attempt.ending.taken:
+                last, taken = last + 1, taken - 1
             number += 1
 
 
@@ -120,42 +139,62 @@ class _End:
     error: str | None = None
     retry: bool = False
     fatal: str | None = None
+    pause: float = 0.0
+    """Seconds that the next attempt has to wait."""
+    taken: bool = False
+    """Whether an attempt of an earlier process had this one's key, and its Session is deleted."""
+
+    @classmethod
+    def by(cls, meaning: Meaning, error: str, **more: Any) -> _End:
+        """As the taxonomy says."""
+        fatal = printable(error, 1000) if meaning.stops else None
+        return cls(meaning.status, meaning.reward, error, meaning.attempt, fatal, **more)
 
 
 class _Attempt:
-    """One Session from its creation to its deletion."""
+    """One Session from its creation to its deletion; `pause` seconds after the attempt before it, if there was one."""
 
     def __init__(
-        self, runner: RolloutRunner, client: Client, stop: Stop, progress: Progress, *, may_retry: bool
+        self, runner: RolloutRunner, client: Client, stop: Stop, progress: Progress, *, pause: float | None
     ) -> None:
         self.runner = runner
         self.client = client
         self.stop = stop
         self.progress = progress
-        self.may_retry = may_retry
+        self.pause = pause
+        self.may_retry = self.may_be_taken = False
         self.warnings: list[str] = []
-        self.spoiled_by: str | None = None
+        self.ending = _End("cancelled", None, "the run was interrupted")
         self.outcome: Outcome | None = None
 
     async def run(self) -> Outcome | None:
-        """The outcome; None where another attempt is to be made instead, because of `spoiled_by`."""
+        """The outcome; None where another attempt is to be made instead, because of how this one ended."""
         self.client.request_ids.clear()
-        self.client.waited_s = 0.0
+        self.client.waited_s, self.client.waited_for = 0.0, None
         try:
-            ending = await self._judged()
-            if ending.retry and self.may_retry and not self.stop.asked:
-                self.spoiled_by = ending.error
-            else:
-                self._keep(ending)
+            self.ending = await self._judged()
+            if not self._makes_way():
+                self._keep(self.ending)
             await self._delete()
         except asyncio.CancelledError:  # the time is over: what is known is kept, without another request
             if self.outcome is None:
                 self._keep(_End("cancelled", None, "the run was interrupted"))
             self._left_behind("the run was interrupted before it was deleted")
+        finally:
+            self.runner.pressure.leave(self.client)
         return self.outcome
+
+    def _makes_way(self) -> bool:
+        """Whether another attempt follows."""
+        if self.stop.asked or self.runner.halted() is not None:
+            return False
+        return self.may_be_taken if self.ending.taken else self.ending.retry and self.may_retry
 
     def _keep(self, ending: _End) -> None:
         progress, keep_files = self.progress, self.runner.keep_files
+        waited, cause = progress.waited + self.client.waited_s, self.client.waited_for
+        if waited >= WORTH_TELLING and cause is not None:
+            progress.notes.append(f"waited {waited:.0f} s for the Core, beside its limit ({cause.problem})")
         outputs: Sequence[Mapping[str, Any]] = ()
         if keep_files is not None and progress.answer.artifacts:
             outputs = keep_files(progress.rollout, progress.attempt, progress.answer.artifacts)
@@ -167,30 +206,38 @@ class _Attempt:
         """How it ended, whatever went wrong."""
         try:
             return await self._lived()
-        except AgentFailure as failure:
-            ending = _End("failed", 0.0, str(failure))
         except Fault as fault:
-            ending = _End(fault.status, None, str(fault), retry=fault.retry)
+            ending = self._pressed(fault.meaning, str(fault))
         except GraderFailed as failure:
-            return _End("error", None, str(failure))
+            return _End.by(OURS["grader"], str(failure))
         except Stopped:
-            return _End("cancelled", None, "the run was interrupted")
+            return _End.by(OURS["interrupted"], "the run was interrupted")
         except AgentsAPIError as error:
-            return _End("error", None, str(error), self._may_mend(error), str(error) if error.stops_run else None)
-        except (TaskError, MatrixError) as error:
-            return _End("error", None, str(error))
+            taken = isinstance(error, APIStatusError) and error.code == "idempotency_conflict"
+            return _End.by(error.meaning, str(error), taken=taken and self.progress.session_id is None)
+        except TaskError as error:
+            return _End.by(OURS["task"], str(error))
+        except MatrixError as error:
+            return _End.by(OURS["agent"], str(error))
         except Exception as error:  # noqa: BLE001 - one rollout's oddity must not end the others; it is in its record
-            return _End("error", None, f"internal error: {_located(error)}")
+            return _End.by(OURS["internal error"], f"internal error: {_located(error)}")
         await self._read_items()
         return ending
+
+    def _pressed(self, meaning: Meaning, error: str) -> _End:
+        """The end by a fault of the Turn or the Session; a throttled Turn slows down what follows."""
+        pause = self.runner.pressure.throttled(self.progress.start) if meaning.throttles else 0.0
+        return _End.by(meaning, error, pause=pause)
 
     async def _lived(self) -> _End:
         self.progress.session_id = await self._create()
         how = await self._wait()
+        self.runner.pressure.fine()
         self._allow(self.runner.limits.fetch)
         if how == "timeout":
             await self._read_items()
-            return _End("timeout", 0.0)
+            meaning = SESSION["in progress at the limit"]
+            return _End(meaning.status, meaning.reward)
         await self._fetch(self.progress.session_id)
         await self._read_items()
         self.progress.fetched = time.monotonic()
@@ -201,13 +248,26 @@ class _Attempt:
     # ---- the stages
 
     async def _create(self) -> str:
-        rollout, limits = self.progress.rollout, self.runner.limits
+        rollout, limits, progress = self.progress.rollout, self.runner.limits, self.progress
         key = rollout.agent.api_key_env
         body = session_body(rollout, model_key=self.runner.model_keys.get(key) if key else None)
-        self._allow(2 * rollout.timeout + limits.unanswered)
-        create = self.client.create_session(body, idempotency_key=rollout.idempotency_key(self.progress.attempt))
-        session = await self.stop.unless_stopped(create, grace=limits.create_stopped)
-        self.progress.created = time.monotonic()
+        if self.pause is not None:
+            await go_ahead(self.runner.pressure, self.stop, pause=self.pause, halted=self.runner.halted)
+            progress.begin()
+        self.runner.pressure.enter(self.client)
+        creation = Creation(
+            self.client,
+            self.runner.pressure,
+            self.stop,
+            seconds=2 * rollout.timeout + limits.unanswered,
+            grace=limits.create_stopped,
+            outage=limits.outage,
+            unanswered=limits.unanswered,
+        )
+        session, waited = await creation.session(body, rollout.idempotency_key(progress.attempt))
+        progress.start += waited
+        progress.waited, self.client.waited_s = waited, 0.0
+        progress.created = time.monotonic()
         return session["id"]
 
     async def _wait(self) -> Literal["completed", "timeout"]:
@@ -280,13 +340,6 @@ class _Attempt:
         rollout_id, session_id = self.progress.rollout.rollout_id, self.progress.session_id
         if session_id is not None:
             self.warnings.append(f"Session {session_id} of {rollout_id} is left behind: {why}")
-
-    def _may_mend(self, error: AgentsAPIError) -> bool:
-        """Whether another attempt can help: not where Core refused what the next one would send again."""
-        if error.stops_run:
-            return False
-        refused = isinstance(error, APIStatusError) and error.status < 500 and error.status not in (408, 409, 429)
-        return not (refused and self.progress.session_id is None)
 
 
 def _located(error: Exception) -> str:

@@ -11,7 +11,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError
+from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, Meaning
+from pytest_core_rollouts.agents_api.taxonomy import SESSION, of_turn
 from pytest_core_rollouts.pulse import Pulse
 from pytest_core_rollouts.stopping import Stopped
 
@@ -27,25 +28,13 @@ RUNNING = frozenset({"queued", "in_progress", "waiting"})
 ENDED = frozenset({"completed", "failed", "cancelled"})
 SESSION_STATES = frozenset({"idle", "in_progress", "requires_action", "failed"})
 
-AGENT_FAULTS = frozenset(
-    {"context_length_exceeded", "max_output_tokens", "content_filter", "policy_violation", "refusal"}
-)
-"""Turn error codes that are the agent's own doing: reward 0. Every other code is infrastructure: no reward."""
-
 
 class Fault(Exception):
-    """The rollout could not be run or graded: `status` with a null reward. `retry`: a new attempt may mend it."""
+    """The attempt ended without an answer; `meaning` says what follows."""
 
-    def __init__(
-        self, message: str, *, status: Literal["error", "failed", "cancelled"] = "error", retry: bool = True
-    ) -> None:
+    def __init__(self, message: str, meaning: Meaning) -> None:
         super().__init__(message)
-        self.status = status
-        self.retry = retry
-
-
-class AgentFailure(Exception):
-    """The agent's own doing ended the Turn without an answer: `failed` with reward 0."""
+        self.meaning = meaning
 
 
 class TurnWatch:
@@ -82,7 +71,7 @@ class TurnWatch:
     async def until_end(self) -> Literal["completed", "timeout"]:
         """Wait for the Turn's end, or for the limit: then the Turn is cancelled, and its final state decides.
 
-        Raises AgentFailure, Fault, and AgentsAPIError where Core can't be asked.
+        Raises Fault, and AgentsAPIError where Core can't be asked.
         """
         async with Pulse(self.client, self.session_id, first=self._first_look) as pulse:
             looks = 0
@@ -90,7 +79,9 @@ class TurnWatch:
                 told = await pulse.wait(max(0.0, self.left))
                 self.began = self.began or pulse.turn_seen
                 looks, last = looks + 1, self.left <= 0
-                if await self._look(whole=told or last or looks % SESSION_EVERY == 0):
+                whole = told or last or looks % SESSION_EVERY == 0
+                early = looks == 1 and pulse.is_open and not told  # what becomes of the Session will be told
+                if await self._look(whole=whole, early=early):
                     return "completed"
                 if last:
                     break
@@ -99,7 +90,7 @@ class TurnWatch:
     async def interrupt(self, seconds: float) -> Literal["completed"]:
         """Cancel the Turn within `seconds`, because the run stops. A Turn that has completed by then counts.
 
-        Raises Stopped where it has not, AgentFailure or Fault where it has failed.
+        Raises Stopped where it has not, Fault where it has failed.
         """
         await self._cancel(seconds)
         if self.turn_status == "failed":
@@ -110,15 +101,16 @@ class TurnWatch:
 
     # ---- one look
 
-    async def _look(self, *, whole: bool) -> bool:
+    async def _look(self, *, whole: bool, early: bool = False) -> bool:
         """Whether the Turn completed; False while it goes on. Raises for every other end.
 
-        The Session is looked at too in a `whole` look, where the Turn waits, and where there is none yet.
+        The Session is looked at too in a `whole` look, where the Turn waits, and where there is none yet, unless it is
+        `early`.
         """
         await self._read_turn()
         if self._completed():
             return True
-        if not whole and self.turn_status not in (None, "waiting"):
+        if not whole and (self.turn_status not in (None, "waiting") or (early and self.turn is None)):
             return False
         session = await self.client.get_session(self.session_id)
         self._session_status = str(session.get("status"))
@@ -141,7 +133,7 @@ class TurnWatch:
         if status == "failed":
             raise self._turn_failure()
         if status == "cancelled":
-            raise Fault("the Turn was cancelled by someone else", status="cancelled", retry=False)
+            raise Fault("the Turn was cancelled by someone else", SESSION["cancelled by someone else"])
         if status is not None and status not in RUNNING | ENDED:
             self._note(f"the Turn's status reads {status!r}, which this version does not know")
         return status == "completed"
@@ -151,8 +143,10 @@ class TurnWatch:
         await self._read_turn()
         if self.turn_status in ENDED:
             return
-        without = "without a Turn" if self.turn is None else f"while its Turn read {self.turn_status}"
-        raise Fault(f"the Session failed {without}: {session.get('error') or 'no reason given'}")
+        how, meaning = "without a Turn", SESSION["failed without a Turn"]
+        if self.turn is not None:
+            how, meaning = f"while its Turn read {self.turn_status}", SESSION["failed while its Turn stood"]
+        raise Fault(f"the Session failed {how}: {session.get('error') or 'no reason given'}", meaning)
 
     async def _cannot_act(self, session: Session) -> None:
         listed: list[Any] = session.get("required_actions") or []
@@ -161,30 +155,34 @@ class TurnWatch:
         wanted = ", ".join(_action(action) for action in actions) or "an unnamed action"
         text = f"the Session waits for what a rollout can't give: {wanted}"
         if actions and all(action.get("type") == "environment_connection" for action in actions):
-            raise Fault(text, retry=False)
-        raise AgentFailure(text)
+            raise Fault(text, SESSION["waits for an environment"])
+        raise Fault(text, SESSION["waits for a function result"])
 
-    def _turn_failure(self) -> Exception:
+    def _turn_failure(self) -> Fault:
         error: Mapping[str, Any] = (self.turn and self.turn.get("error")) or {}
         code = error.get("code") or "no code"
-        text = f"the Turn failed: {code}: {error.get('message') or 'no message'}"
-        return AgentFailure(text) if code in AGENT_FAULTS else Fault(text, status="failed")
+        return Fault(f"the Turn failed: {code}: {error.get('message') or 'no message'}", of_turn(code))
 
     # ---- the limit
 
     async def _time_is_up(self) -> Literal["completed", "timeout"]:
         limit = f"the limit of {self._limit:g} s"
         if self.turn is None and self._session_status in SESSION_STATES:
-            raise Fault(f"no Turn began within {limit}: the sandbox was not ready; --rollout-timeout gives it longer")
+            raise Fault(
+                f"no Turn began within {limit}: the sandbox was not ready; --rollout-timeout gives it longer",
+                SESSION["no Turn before the limit"],
+            )
         if self.turn_status is not None and self.turn_status not in RUNNING:
-            raise Fault(f"the Turn's status still read {self.turn_status!r} at {limit}", retry=False)
+            raise Fault(f"the Turn's status still read {self.turn_status!r} at {limit}", SESSION["unknown status"])
         await self._cancel(self._cancel_grace)
         if self.turn_status == "completed":
             return "completed"
         if self.turn_status == "failed":
             raise self._turn_failure()
         if self._session_status not in SESSION_STATES:
-            raise Fault(f"the Session's status still read {self._session_status!r} at {limit}", retry=False)
+            raise Fault(
+                f"the Session's status still read {self._session_status!r} at {limit}", SESSION["unknown status"]
+            )
         return "timeout"
 
     # ---- cancelling

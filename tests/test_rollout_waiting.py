@@ -69,16 +69,28 @@ def test_the_turn_list_is_asked_again_after_faults() -> None:
 
 
 @pytest.mark.parametrize("prepare_seconds", [0.0, 0.1, 0.8])
-def test_a_rollout_costs_seven_to_nine_requests_while_its_stream_lives(
+def test_a_rollout_costs_at_most_eight_requests_while_its_stream_lives(
     prepare_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulse, "PAUSE_SILENT", 20.0)
     with FakeCore(script=lambda body: Script(prepare_seconds=prepare_seconds, turn_seconds=2, answer=RIGHT)) as core:
         assert run(core, limits=Limits(first_look=0.4)).verdict == ("completed", 1.0)
-        first_look = {0.0: ["turns"], 0.1: [], 0.8: ["turns", "session"]}  # none: the stream had told of the Turn
+        first_look = {0.0: ["turns"], 0.1: [], 0.8: ["turns"]}  # none: the stream had told of the Turn
         assert [request.route for request in core.requests] == [
             *("create", "events", *first_look[prepare_seconds], "turns", "artifacts", "content", "items", "delete"),
         ]
+
+
+def test_what_happened_before_a_stream_that_opens_late_is_looked_for_once_it_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pulse, "PAUSE_SILENT", 20.0)
+    with FakeCore(script=lambda body: Script(prepare_seconds=0.4, session_failure="no room")) as core:
+        core.fault = on("events", Fault(delay=0.8))
+        ran = run(core, plan(timeout=60, retries=0), limits=Limits(first_look=0.1))
+        assert ran.record.error == "the Session failed without a Turn: no room"
+        assert ran.record.duration_s is not None
+        assert ran.record.duration_s < 5
 
 
 def test_the_end_of_a_turn_is_seen_at_once_over_the_stream() -> None:

@@ -117,6 +117,7 @@ OURS: Mapping[str, Meaning] = {
     "task": Meaning("a file changed since it was collected"),
     "agent": Meaning("its settings can't be sent"),
     "internal error": Meaning("a fault of this package, or an answer that it can't make sense of"),
+    "no further attempt": Meaning("the run was stopped, or may spend no more, before another one started"),
     "interrupted": Meaning("Ctrl-C, SIGTERM or -x; a resume runs it", status="cancelled"),
     "worker died twice": Meaning("with this rollout in flight, both times"),
     "row can't be written": Meaning("a full disk: nothing starts any more, and no row is written", stops=True),
