@@ -79,13 +79,13 @@ const filterBar = ({ sorts }) => {
   return h("div", { class: "filters", "data-filters": JSON.stringify(Boolean(sorts)) },
     h("div", { class: "chips", role: "group", "aria-label": "Outcomes" }, counts.map(([name, count]) =>
       h("button", { type: "button", class: "chip", id: `is-${name}`, "aria-pressed": String(state.is.has(name)), title: NAMES[name], click: refocus(`#is-${name}`, () => go({ is: toggled(state.is, name) })) }, glyph(name), name, h("span", { class: "muted" }, count.toLocaleString("en"))))),
-    report.agents.length > 1 && choice("agent-choice", "Agent", [["", "All agents"], ...report.agents.map((agent, at) => [String(at), oneLine(agent.label, 60)])], String(state.agent ?? ""), (value) => go({ agent: value === "" ? null : Number(value) })),
+    report.agents.length > 1 && choice("agent-choice", "Agent", [["", "all"], ...report.agents.map((agent, at) => [String(at), oneLine(agent.label, 60)])], String(state.agent ?? ""), (value) => go({ agent: value === "" ? null : Number(value) })),
     sorts && choice("sort-choice", "Order", Object.entries(sorts).map(([key, [name]]) => [key, name]), state.sort, (value) => go({ sort: value })));
 };
 
 const choice = (id, label, options, value, change) => {
-  const select = h("select", { id, "aria-label": label, change: (event) => { change(event.target.value); byId(id)?.focus(); } }, options.map(([key, text]) => h("option", { value: key, selected: key === value }, text)));
-  return select;
+  const select = h("select", { id, change: (event) => { change(event.target.value); byId(id)?.focus(); } }, options.map(([key, text]) => h("option", { value: key, selected: key === value }, text)));
+  return h("label", { class: "choice" }, h("span", { class: "muted small" }, label), select);
 };
 
 // Addresses

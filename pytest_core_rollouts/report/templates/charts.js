@@ -10,9 +10,13 @@ const SHAPES = [
   (x, y) => svg("path", { d: `M${x} ${y + 4.4}l-4-7.4h8z` }),
 ];
 
+// After six agents colors come again, with another shape and dash.
+const shape = (at, x, y) => SHAPES[(at + Math.floor(at / 6)) % 6](x, y);
+const dash = (at) => DASHES[(at + Math.floor(at / 6)) % 6];
+
 const seriesMark = (at) =>
   svg("svg", { class: `mark s-${at % 6}`, width: 26, height: 12, viewBox: "0 0 26 12", "aria-hidden": "true" },
-    svg("path", { class: "line", d: "M1 6h24", "stroke-dasharray": DASHES[at % 6] }), SHAPES[at % 6](13, 6));
+    svg("path", { class: "line", d: "M1 6h24", "stroke-dasharray": dash(at) }), shape(at, 13, 6));
 
 /** An estimate on a scale from 0 to 1, with its interval. */
 const intervalBar = (figure, at, label) => {
@@ -20,7 +24,7 @@ const intervalBar = (figure, at, label) => {
   return svg("svg", { class: `interval s-${at % 6}`, width: 120, height: 18, viewBox: "0 0 120 18", role: "img", "aria-label": `${label}: ${figure.text}, 95% interval ${figure.range}` },
     svg("path", { class: "axis", d: "M4 9h112M4 5v8M60 7v4M116 5v8" }),
     figure.interval && svg("path", { class: "range", d: `M${x(figure.interval[0])} 9H${x(figure.interval[1])}` }),
-    figure.value !== null && SHAPES[at % 6](x(figure.value), 9));
+    figure.value !== null && shape(at, x(figure.value), 9));
 };
 
 /** Shares as one bar: `counts` is [[class, count, label]]. */
@@ -37,6 +41,7 @@ const outcomeBar = (counts, total) => {
     }));
 };
 
+const MOST_BANDS = 3;
 const CHART = { width: innerWidth < 720 ? 340 : 520, height: innerWidth < 720 ? 210 : 250, left: 40, right: 14, top: 12, bottom: 34 };
 
 /** Curves over k: `series` is [[label, points, index]], points as figures with k. */
@@ -52,9 +57,9 @@ const kChart = (series, label) => {
       svg("path", { class: "grid", d: `M${CHART.left} ${y(value)}H${CHART.width - CHART.right}` }),
       svg("text", { x: CHART.left - 8, y: y(value) + 4, "text-anchor": "end" }, value.toFixed(2)),
     ]),
-    ticks.map((k) => svg("text", { x: x(k), y: CHART.height - 14, "text-anchor": "middle" }, String(k))),
-    svg("text", { class: "axis-name", x: CHART.width - CHART.right, y: CHART.height - 1, "text-anchor": "end" }, "k samples"),
-    series.map(([, points, at]) => band(points, at, x, y)),
+    ticks.map((k) => svg("text", { x: x(k), y: CHART.height - 17, "text-anchor": "middle" }, String(k))),
+    svg("text", { class: "axis-name", x: CHART.width - CHART.right, y: CHART.height - 3, "text-anchor": "end" }, "k samples"),
+    series.length <= MOST_BANDS && series.map(([, points, at]) => band(points, at, x, y)),
     series.map(([name, points, at]) => curve(name, points, at, x, y)));
 };
 
@@ -69,6 +74,6 @@ const band = (points, at, x, y) => {
 const curve = (name, points, at, x, y) => {
   const known = points.filter((point) => point.value !== null);
   return svg("g", { class: `series s-${at % 6}` },
-    known.length > 1 && svg("path", { class: "line", d: `M${known.map((point) => `${x(point.k)} ${y(point.value)}`).join("L")}`, "stroke-dasharray": DASHES[at % 6] }),
-    known.map((point) => svg("g", { class: point.leftOut ? "hollow" : null }, SHAPES[at % 6](x(point.k), y(point.value)), svg("title", null, `${name}, k = ${point.k}: ${point.text} (${point.range})`))));
+    known.length > 1 && svg("path", { class: "line", d: `M${known.map((point) => `${x(point.k)} ${y(point.value)}`).join("L")}`, "stroke-dasharray": dash(at) }),
+    known.map((point) => svg("g", { class: point.leftOut ? "hollow" : null }, shape(at, x(point.k), y(point.value)), svg("title", null, `${name}, k = ${point.k}: ${point.text} (${point.range})`))));
 };

@@ -37,25 +37,33 @@ const countOutcomes = (rows, missing = 0) => {
 
 const agentName = (at) => [seriesMark(at), h("span", { class: "name" }, oneLine(report.agents[at].label, 120))];
 
+const mostSamples = () => Math.max(0, ...report.groups.flat().map((group) => group.length));
+
 const headline = () => {
   const rows = report.rows.length;
-  const samples = Math.max(0, ...report.groups.flat().map((group) => group.length));
+  const starts = report.runs.map((run) => run.first).filter(Boolean).sort();
   const facts = [
-    rows < report.planned ? `${rows.toLocaleString("en")} of ${plural(report.planned, "rollout")} selected have a row` : plural(rows, "rollout"),
-    plural(report.tasks.length, "task"), plural(report.agents.length, "agent"), `up to ${plural(samples, "sample")} each`,
+    rows < report.planned && `${rows.toLocaleString("en")} of ${plural(report.planned, "rollout")} selected have a row`,
+    `up to ${plural(mostSamples(), "sample")} of each task`,
+    report.runs.length > 1 && plural(report.runs.length, "run"),
+    starts.length > 0 && `started ${oneLine(starts[0], 40).replace("T", " ").replace(/(:\d\d)\.\d+/, "$1").replace("+00:00", " UTC")}`,
   ];
-  return h("div", { class: "headline" }, h("h1", null, oneLine(document.title)), h("p", { class: "muted" }, facts.join(" \u00b7 ")));
+  return h("div", { class: "headline" },
+    h("h1", null, `${plural(rows, "rollout")} of ${plural(report.tasks.length, "task")} by ${plural(report.agents.length, "agent")}`),
+    h("p", { class: "muted" }, facts.filter(Boolean).join(" \u00b7 ")));
 };
 
 // Agents
 
-const atK = (agent) => {
-  const last = agent.passAt[agent.passAt.length - 1];
-  return last && last.k > 1 ? last : null;
+/** The k of the second pass@k column: the largest that every agent has on all of its tasks, else the largest. */
+const shownK = () => {
+  const ks = report.agents.map((agent) => agent.passAt.filter((point) => !point.leftOut).map((point) => point.k));
+  const common = ks.length ? ks[0].filter((k) => ks.every((other) => other.includes(k))) : [];
+  return Math.max(1, ...common) > 1 ? Math.max(...common) : Math.max(1, ...report.agents.flatMap((agent) => agent.passAt.map((point) => point.k)));
 };
 
 const agentsTable = () => {
-  const most = Math.max(1, ...report.agents.map((agent) => atK(agent)?.k ?? 1));
+  const most = shownK();
   const tokens = report.agents.some((agent) => agent.tokens !== null);
   const heads = ["Agent", "Mean reward", "95% interval", "pass@1", most > 1 && `pass@${most}`, "Outcomes", "Graded", "Mean time", tokens && "Tokens"].filter(Boolean);
   const numeric = new Set(["pass@1", `pass@${most}`, "Graded", "Mean time", "Tokens"]);
@@ -98,12 +106,19 @@ const curves = () => {
         h("div", { class: "segments", role: "group", "aria-label": "Which curve" }, KINDS.map(([, text], at) => h("button", { type: "button", "aria-pressed": String(at === which), click: () => draw(at) }, text)))),
       h("p", { class: "muted small" }, `The chance that ${means}, averaged over tasks, with 95% intervals clustered by task`),
       partly(series) && h("p", { class: "muted small" }, "Hollow marks: only some tasks have k graded samples, so a curve may fall or jump there"),
-      series.length ? kChart(series, `${name} of ${plural(series.length, "agent")}; the figures are in the table below`) : h("p", { class: "muted" }, "No rollout has a grade yet"),
+      series.length > MOST_BANDS && h("p", { class: "muted small" }, "The intervals are in the table below"),
+      series.length ? chartOf(series, `${name} of ${plural(series.length, "agent")}; the figures are in the table below`) : h("p", { class: "muted" }, "No rollout has a grade yet"),
       h("div", { class: "legend" }, series.map(([, , at]) => h("span", { class: "agent" }, agentName(at)))),
       series.length > 0 && curveTable(series, name));
   };
   draw(0);
   return panel;
+};
+
+/** With a single sample of each task there is no curve: the estimates on one scale. */
+const chartOf = (series, label) => {
+  if (series.some(([, points]) => points.length > 1)) return kChart(series, label);
+  return h("div", { class: "scale" }, series.map(([name, [point], at]) => h("div", null, intervalBar(point, at, oneLine(name, 60)), h("span", { class: "num" }, point.text), h("span", { class: "muted small" }, point.range === "-" ? "" : point.range))));
 };
 
 const partly = (series) => series.some(([, points]) => points.some((point) => point.leftOut));
@@ -135,6 +150,7 @@ const groupHealth = () =>
   h("section", { class: "panel", "aria-label": "Group health" },
     h("div", { class: "panel-head" }, h("h2", null, "Group health")),
     h("p", { class: "muted small" }, "A group is one agent's samples of one task. Training learns only from groups whose samples disagree."),
+    mostSamples() === 1 && h("p", { class: "muted small" }, "A single sample has nothing to disagree with: ask for more with --samples."),
     report.agents.map((agent, at) => {
       const { total, complete } = agent.groups;
       return h("div", { class: "health" },
