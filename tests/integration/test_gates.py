@@ -1,0 +1,272 @@
+"""Gates as a CI script meets them: exit codes, what is said, what JUnit and -r show."""
+
+from __future__ import annotations
+
+import json
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.fake_core import FakeCore, Fault, Request, Script
+from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of, usage_error
+
+BROKEN = Script(turn_status="failed", error={"code": "internal_error", "message": "the model endpoint is down"})
+
+
+def answering(core: FakeCore, **by_task: list[bytes | Script]) -> None:
+    """What agents do, task by task (`Do NAME.`), one sample after the other; without an entry they are right."""
+
+    def script(body: dict[str, object]) -> Script:
+        name = re.search(r"Do (\w+)\.", json.dumps(body))
+        assert name is not None
+        queue = by_task.get(name.group(1))
+        one = queue.pop(0) if queue else RIGHT
+        return one if isinstance(one, Script) else Script(answer=one)
+
+    core.script = script
+
+
+def gate_lines(result: pytest.RunResult) -> list[str]:
+    return [line for line in result.outlines if line.startswith("gate ")]
+
+
+# Exit codes
+
+
+@pytest.mark.parametrize(
+    ("gates", "code", "lines"),
+    [
+        (
+            ["mean>=0.75", "pass@2>=1"],
+            0,
+            ["gate mean>=0.75: passed: 0.750 >= 0.75", "gate pass@2>=1: passed: 1.000 >= 1"],
+        ),
+        (["pass^2>=0.6"], 1, ["gate pass^2>=0.6: failed: 0.500 < 0.6"]),
+        (
+            ["mean>=0.5", "each"],
+            1,
+            ["gate mean>=0.5: passed: 0.750 >= 0.5", "gate each: failed: 3 of 4 rollouts solved"],
+        ),
+        (["none"], 0, ["gate none: passed: 4 of 4 rollouts graded"]),
+    ],
+)
+def test_the_gate_alone_decides_about_rewards(
+    project: Project, core: FakeCore, gates: list[str], code: int, lines: list[str]
+) -> None:
+    project.task("a")
+    project.task("b")
+    answering(core, b=[WRONG])
+    result = project.run("tasks", "--samples", "2", *(f"--rollout-gate={gate}" for gate in gates))
+    assert result.ret == code
+    assert gate_lines(result) == lines
+    assert outcomes(result) == {"solved": 3, "unsolved": 1}
+
+
+def test_without_a_gate_every_rollout_asserts_and_the_hint_names_the_option(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    answering(core, a=[WRONG])
+    result = project.run("tasks", "--samples", "2")
+    assert result.ret == 1
+    assert outcomes(result) == {"failed": 1, "passed": 1}
+    assert "see --rollout-gate" in text_of(result)
+    assert gate_lines(result) == []
+
+
+def test_a_gate_that_passes_hides_no_other_failure(project: Project) -> None:
+    project.task("a")
+    project.write("tests/test_unit.py", "def test_one():\n    assert False\n")
+    result = project.run("tasks", "tests", "--rollout-gate", "mean>=0")
+    assert result.ret == 1
+    assert gate_lines(result) == ["gate mean>=0: passed: 1.000 >= 0"]
+    assert outcomes(result) == {"failed": 1, "solved": 1}
+
+
+def test_an_interrupted_run_stays_2(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    core.fault = lambda request: Fault(status=401, body=b'{"error": {"message": "no"}}') if _creates(request) else None
+    result = project.run("tasks", "--samples", "2", "--rollout-gate", "mean>=0")
+    assert result.ret == 2, text_of(result)
+
+
+def _creates(request: Request) -> bool:
+    return request.method == "POST" and request.path.endswith("/sessions")
+
+
+@pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        (["--rollout-gate", "mean>0.7"], "--rollout-gate: 'mean>0.7' is no gate: unknown gate 'mean>0.7'; known"),
+        (["--rollout-gate", "baseline"], "--rollout-gate baseline compares with an earlier run; name its JSONL with"),
+        (["--rollout-gate", "lost<=0"], "--rollout-gate lost<=0 compares with an earlier run"),
+        (["--rollout-gate", "pass@4>=0.5"], "--rollout-gate pass@4>=0.5 needs 4 samples a task, and 1 is planned;"),
+        (["--rollout-baseline", "nowhere.jsonl"], "--rollout-baseline: "),
+        (["--rollout-allow-errors", "few"], "--rollout-allow-errors: 'few' is neither a number of rollouts"),
+    ],
+)  # fmt: skip
+def test_a_gate_that_makes_no_sense_is_4_before_anything_is_paid_for(
+    project: Project, core: FakeCore, args: list[str], error: str
+) -> None:
+    project.task("a")
+    result = project.run_apart("tasks", *args)
+    assert usage_error(result).startswith(error)
+    assert not core.sessions
+    assert not project.results
+
+
+@pytest.mark.parametrize("args", [("-k", "nothing"), ("-k", "nothing", "-n2")])
+def test_nothing_selected_stays_5(project: Project, core: FakeCore, args: tuple[str, ...]) -> None:
+    project.task("a")
+    result = project.run_apart("tasks", "--rollout-gate", "mean>=0", *args)
+    assert result.ret == 5
+    assert not core.sessions
+
+
+@pytest.mark.parametrize("args", [(), ("-n2",)])
+def test_nothing_but_skipped_rollouts_passes_no_gate(project: Project, args: tuple[str, ...]) -> None:
+    project.task("a", yaml="skip: not today\n")
+    result = project.run_apart("tasks", "--rollout-gate", "none", *args)
+    assert result.ret == 1, text_of(result)
+    assert gate_lines(result) == ["gate none: undecided: no rollout has run"]
+
+
+# Rewards that are lacking
+
+
+def test_a_fault_is_an_error_whatever_the_gate_says(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    answering(core, a=[BROKEN])
+    result = project.run("tasks", "--samples", "4", "--rollout-retries", "0", "--rollout-gate", "mean>=0.7")
+    assert result.ret == 1
+    assert outcomes(result) == {"errors": 1, "solved": 3}
+    assert gate_lines(result)[0].startswith("gate mean>=0.7: passed: 0.750 >= 0.7 even if all had failed")
+
+
+@pytest.mark.parametrize(
+    ("gate", "allowed", "code", "verdict"),
+    [
+        ("mean>=0.7", "1", 0, "passed: 0.750 >= 0.7 even if all had failed that have no reward (1 without a reward)"),
+        (
+            "mean>=0.8",
+            "25%",
+            1,
+            "undecided: 0.750 to 1.000, as those turn out that have no reward (1 without a reward)",
+        ),
+        ("mean>=0.7", "0", 1, "passed: 0.750 >= 0.7 even if all had failed that have no reward (1 without a reward)"),
+    ],
+)
+def test_allowed_errors_leave_the_verdict_to_the_gate_if_it_can_tell(
+    project: Project, core: FakeCore, gate: str, allowed: str, code: int, verdict: str
+) -> None:
+    project.task("a")
+    answering(core, a=[BROKEN])
+    args = ("--samples", "4", "--rollout-retries", "0", "--rollout-gate", gate, "--rollout-allow-errors", allowed)
+    result = project.run("tasks", *args, "-ra", "--junitxml=j.xml")
+    assert result.ret == code
+    assert gate_lines(result)[0] == f"gate {gate}: {verdict}"
+    assert outcomes(result) == {"errored": 1, "solved": 3}
+    assert "ERRORED tasks/a/instruction.md::default-default-0 - failed" in result.outlines
+    limit = 1 if allowed != "0" else 0
+    word = "passed" if limit else "failed"
+    assert gate_lines(result)[1] == f"gate errors<={allowed}: {word}: 1 of 4 rollouts without a reward, {limit} allowed"
+    [suite] = ElementTree.parse(project.path / "j.xml").getroot()
+    assert (suite.get("skipped"), suite.get("errors"), suite.get("failures")) == ("1", "0", "0")
+
+
+def test_undecided_names_the_command_that_finishes_the_run(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    answering(core, a=[BROKEN, RIGHT])
+    args = ("--samples", "2", "--rollout-retries", "0", "--rollout-gate", "mean>=0.8", "--rollout-out", "a b.jsonl")
+    result = project.run("tasks", *args)
+    assert result.ret == 1
+    [line] = [line for line in result.outlines if line.startswith("to finish: ")]
+    assert "tasks --samples 2" in line
+    assert "--rollout-gate 'mean>=0.8'" in line
+    assert " --rollout-resume 'a b.jsonl" in line
+
+
+def test_rollouts_that_did_not_run_pass_no_gate_and_are_counted(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    project.task("b")
+    answering(core, a=[WRONG] * 4, b=[WRONG] * 4)
+    result = project.run("tasks", "--samples", "4", "-x", "--rollout-concurrency", "1")
+    assert result.ret == 1
+    assert re.search(r"^rows \d of 8 selected$", text_of(result), re.M)
+    assert re.search(r"\| +not run +\|", text_of(result))
+
+
+# What is told
+
+
+def test_soft_results_are_listed_as_asked_for_and_nothing_is_red(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    answering(core, a=[WRONG])
+    quiet = project.run("tasks", "--samples", "2", "--rollout-gate", "none")
+    assert "SOLVED" not in text_of(quiet)
+    answering(core, a=[WRONG])
+    result = project.run("tasks", "--samples", "2", "--rollout-gate", "none", "-rA")
+    assert [line for line in result.outlines if "SOLVED" in line] == [
+        "UNSOLVED tasks/a/instruction.md::default-default-0 - reward 0 (completed)",
+        "SOLVED tasks/a/instruction.md::default-default-1 - reward 1 (completed)",
+    ]
+    answering(core, a=[WRONG])
+    result = project.run("tasks", "--samples", "2", "--rollout-gate", "none", "--color=yes")
+    assert "\x1b[31m" not in text_of(result)
+
+
+def test_junit_has_soft_results_passed_with_their_reward(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    answering(core, a=[WRONG])
+    project.run("tasks", "--samples", "2", "--rollout-gate", "none", "--junitxml=j.xml", "--rollout-concurrency", "1")
+    [suite] = ElementTree.parse(project.path / "j.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "0", "0")
+    rewards = [
+        {one.get("name"): one.get("value") for one in case.iter("property")}["reward"]
+        for case in suite.iter("testcase")
+    ]
+    assert rewards == ["0.0", "1.0"]
+
+
+def test_what_is_expected_to_fail_is_outside_of_gates(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    project.task("b", yaml="xfail: beyond all agents\n")
+    answering(core, b=[WRONG, WRONG])
+    result = project.run("tasks", "--samples", "2", "--rollout-gate", "mean>=1")
+    assert result.ret == 0, text_of(result)
+    assert outcomes(result) == {"solved": 2, "xfailed": 2}
+    assert gate_lines(result) == ["gate mean>=1: passed: 1.000 >= 1"]
+    assert [
+        bool(row["settings"].get("xfail")) for row in sorted(project.records, key=lambda row: str(row["task"]))
+    ] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert "| b (xfail)" in text_of(result)
+
+
+def test_collecting_tells_how_many_groups_carry_a_signal(project: Project, core: FakeCore) -> None:
+    for name in "abc":
+        project.task(name)
+    answering(core, a=[WRONG], b=[WRONG, WRONG])
+    text = text_of(project.run("tasks", "--samples", "2", "--rollout-gate", "none"))
+    assert "- groups: 3 of 3 complete; 1 with a signal (rewards differ), 1 all 1, 1 all 0" in text
+
+
+def test_the_report_file_says_what_the_gates_say(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    answering(core, a=[WRONG])
+    project.run("tasks", "--samples", "2", "--rollout-gate", "pass^2>=0.5", "--rollout-report", "out/report.md")
+    text = (project.path / "out/report.md").read_text()
+    assert text.startswith("2 rollouts: 1 task, 2 samples each\n\n- gate pass^2&gt;=0.5: failed: 0.000 &lt; 0.5\n\n| ")
+
+
+def test_a_second_run_to_the_same_file_has_a_table_of_its_own(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    answering(core, a=[WRONG, WRONG])
+    project.run("tasks", "--samples", "2", "--rollout-out", "all.jsonl", "--rollout-gate", "none")
+    result = project.run("tasks", "--rollout-out", "all.jsonl", "--rollout-gate", "mean>=1")
+    assert result.ret == 0
+    assert "1 rollout: 1 task, 1 sample each" in result.outlines
+    assert len((project.path / "all.jsonl").read_bytes().splitlines()) == 3
