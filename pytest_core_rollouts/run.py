@@ -32,6 +32,7 @@ from pytest_core_rollouts.naming import Chosen
 from pytest_core_rollouts.own_graders import as_grade
 from pytest_core_rollouts.pool import Pool, PoolStopped
 from pytest_core_rollouts.records import RecordsError, RolloutRecord, check_writable, count_planned
+from pytest_core_rollouts.pressure import Pressure
 from pytest_core_rollouts.replay import NoCore, Replay, Replayer
 from pytest_core_rollouts.resume import Plan, Resumed, Resumer, Verdict
 from pytest_core_rollouts.rollout import Outcome, RolloutRunner
@@ -96,6 +97,7 @@ class Run(ResultSource):
         self.reached = False
         """Whether a Core that is not ours answered: Sessions may have been made there."""
         self.engine: Pool[Rollout, Client, Outcome] | None = None
+        self.pressure = Pressure()
         self.stop_wanted: Callable[[], str | None] = lambda: None
         """Asked while waiting: why to stop, or None."""
         self.begun_before: Callable[[], Collection[str]] = tuple
@@ -373,6 +375,8 @@ class Run(ResultSource):
             keep_files=self.books.keep_files,
             model_keys=self.settings.model_keys,
             keep_items=self.settings.items != "none",
+            pressure=self.pressure,
+            halted=lambda: engine.fatal or self.caps.reached(),
         )
         resumer = None if self.resumed is None else Resumer(self.resumed, self._replayer(self.resumed))
 
@@ -385,7 +389,11 @@ class Run(ResultSource):
             return outcome
 
         engine: Pool[Rollout, LazyClient, Outcome] = Pool(
-            lambda: LazyClient(self.connect), run, concurrency=concurrency, spent=self.caps.reached
+            lambda: LazyClient(self.connect),
+            run,
+            concurrency=concurrency,
+            spent=self.caps.reached,
+            admits=self.pressure.admits,
         )
         return engine
 

@@ -60,10 +60,19 @@ class Engine:
         self._max_waiting = max_waiting
         self._model_keys: dict[str, str] = {}
         self._masks = Masker([api_key])
-        self._runner = RolloutRunner(grade=grade or grade_expected, save=self._keep, model_keys=self._model_keys)
+        self._runner = RolloutRunner(
+            grade=grade or grade_expected,
+            save=self._keep,
+            model_keys=self._model_keys,
+            halted=lambda: self._pool.fatal,
+        )
         self._kept: dict[str, RolloutRecord] = {}
         self._pool: Pool[_Job, Client, None] = Pool(
-            self._connect, self._run_job, concurrency=concurrency, keep_results=False
+            self._connect,
+            self._run_job,
+            concurrency=concurrency,
+            keep_results=False,
+            admits=self._runner.pressure.admits,
         )
         self._runs: dict[str, Run] = {}
         self._used_ids: set[str] = set()
