@@ -16,6 +16,7 @@ from typing import Final
 VERBS: Final = {
     "report": "pytest_core_rollouts.cli.report",
     "compare": "pytest_core_rollouts.cli.compare",
+    "export": "pytest_core_rollouts.cli.export",
     "check": "pytest_core_rollouts.cli.check",
     "new-task": "pytest_core_rollouts.cli.new_task",
 }
