@@ -2,7 +2,7 @@
 
     python examples/grpo_bandit.py
 
-Four riddles, each with one right answer out of four: a bandit an arm of which is right. The policy is a table of
+Two riddles, each with one right answer out of four: two bandits, each with one arm that pays. The policy is a table of
 weights behind an HTTP server; agents ask it, as they would ask a language model. Each step runs a batch of rollouts
 with the policy as it is, turns the rewards of each group into advantages, and moves the weights by them.
 
@@ -31,14 +31,14 @@ from pytest_core_rollouts.tasks import Task
 from pytest_core_rollouts.training import advantages
 
 ANSWERS = ("amber", "birch", "coral", "dusk")
-RIDDLES = {"riddle-north": "coral", "riddle-east": "amber", "riddle-south": "dusk", "riddle-west": "birch"}
+RIDDLES = {"riddle-north": "coral", "riddle-south": "amber"}
 KEY_VARIABLE = "POLICY_API_KEY"
 
 
 def main() -> None:
     arguments = _arguments()
-    tasks = [_task(riddle) for riddle in list(RIDDLES)[: arguments.tasks]]
-    policy = Policy([task.id for task in tasks], ANSWERS, arguments.seed)
+    tasks = [_task(riddle) for riddle in RIDDLES]
+    policy = Policy(list(RIDDLES), ANSWERS, arguments.seed)
     key = os.environ.setdefault(KEY_VARIABLE, secrets.token_urlsafe(24))
     began = time.monotonic()
     with (
@@ -111,12 +111,11 @@ def _core(agent: str) -> Iterator[tuple[str, str, str]]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--tasks", type=int, default=len(RIDDLES), choices=range(1, len(RIDDLES) + 1))
-    parser.add_argument("--samples", type=int, default=8, help="rollouts of each task and step: the size of a group")
+    parser.add_argument("--samples", type=int, default=6, help="rollouts of each task and step: the size of a group")
     parser.add_argument("--rate", type=float, default=1.0, help="learning rate")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--agent", choices=("auto", "codex", "toy"), default="auto")
-    parser.add_argument("--concurrency", type=int, default=8)
+    parser.add_argument("--concurrency", type=int, default=12)
     parser.add_argument("--out", type=Path, default=Path("runs/grpo_bandit.jsonl"))
     return parser.parse_args()
 
