@@ -31,8 +31,8 @@ from pytest_core_rollouts.matrix import Agent, Rollout, make_id, new_run_id
 from pytest_core_rollouts.naming import Chosen
 from pytest_core_rollouts.own_graders import as_grade
 from pytest_core_rollouts.pool import Pool, PoolStopped
-from pytest_core_rollouts.records import RecordsError, RolloutRecord, check_writable, count_planned
 from pytest_core_rollouts.pressure import Pressure
+from pytest_core_rollouts.records import RecordsError, RolloutRecord, check_writable, count_planned
 from pytest_core_rollouts.replay import NoCore, Replay, Replayer
 from pytest_core_rollouts.resume import Plan, Resumed, Resumer, Verdict
 from pytest_core_rollouts.rollout import Outcome, RolloutRunner
