@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class Runtime:
     preparing: asyncio.Semaphore  # sandboxes that run setup commands
     running: asyncio.Semaphore  # sandboxes that run a Turn without a model: it is all their own work
     thinking: asyncio.Semaphore  # sandboxes that run a Turn with a model, for which they mostly wait
-    model: ModelSettings
+    model: ModelSettings = field(default_factory=ModelSettings)
 
     def slots(self, harness: Harness) -> asyncio.Semaphore:
         """Where a Turn of this harness queues."""

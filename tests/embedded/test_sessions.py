@@ -25,7 +25,7 @@ def _run(artifacts: Path, body: dict[str, Any], then: Callable[[Session], Awaita
     async def main() -> Session:
         one = asyncio.Semaphore(1)
         request = read_creation({"agent": oracle("mkdir outputs; touch outputs/x"), **body}, HARNESSES)
-        session = Session(request, Runtime(isolation, artifacts, writing=one, preparing=one, running=one))
+        session = Session(request, Runtime(isolation, artifacts, writing=one, preparing=one, running=one, thinking=one))
         session.start(request.environment)
         try:
             await asyncio.wait_for(then(session), 20)

@@ -84,7 +84,7 @@ class Messages:
         if self._message is None:
             return None
         for index, text in self._inputs.items():
-            self._blocks[index]["input"] = _json_or_text(text) if text else {}
+            self._blocks.setdefault(index, {})["input"] = _json_or_text(text) if text else {}
         return {**self._message, "content": [self._blocks[index] for index in sorted(self._blocks)]}
 
 
@@ -100,7 +100,7 @@ class ChatCompletions:
             return
         said = {name: value for name, value in event.items() if name != "choices" and value is not None}
         self._reply = {**(self._reply or {}), **said, "object": "chat.completion"}
-        for choice in event["choices"] or ():
+        for choice in _objects(event["choices"]):
             index = _index(choice)
             whole = self._choices.setdefault(index, {"index": index, "message": {}})
             _join(whole["message"], _object(choice.get("delta")))
@@ -121,7 +121,7 @@ def _join(whole: dict[str, Any], part: Mapping[str, Any]) -> None:
         before = whole.get(name)
         if name == "tool_calls" and isinstance(value, list):
             calls: list[dict[str, Any]] = whole.setdefault(name, [])
-            for call in value:
+            for call in _objects(value):
                 known = next((one for one in calls if one.get("index") == call.get("index")), None)
                 if known is None:
                     calls.append(known := {})
@@ -144,18 +144,16 @@ def _grows(name: str, before: Any, value: Any) -> bool:
 
 
 def _has_logprobs(output: Any) -> bool:
-    return isinstance(output, list) and any(
-        part.get("logprobs")
-        for item in output
-        if isinstance(item, dict)
-        for part in item.get("content") or ()
-        if isinstance(part, dict)
-    )
+    return any(part.get("logprobs") for item in _objects(output) for part in _objects(item.get("content")))
 
 
 def _index(event: Event) -> int:
     index = event.get("index", 0)
     return index if isinstance(index, int) else 0
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [member for member in value if isinstance(member, dict)] if isinstance(value, list) else []
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -28,9 +28,9 @@ class Capture:
     @property
     def path(self) -> Path:
         """DIR/ROLLOUT_ID.jsonl; a Session without a fitting rollout_id has its own id for a name."""
-        name = str(self.labels["rollout_id"])
-        if not _FILE_NAME.fullmatch(name):
-            name = str(self.labels["session_id"])
+        name = self.labels["rollout_id"]
+        if name is None or not _FILE_NAME.fullmatch(name):
+            name = self.labels["session_id"]
         return self.folder / f"{name}.jsonl"
 
     def append(self, exchange: Mapping[str, Any]) -> None:

@@ -90,7 +90,7 @@ class Upstream:
         connecting = asyncio.open_connection(
             self.host,
             self.port,
-            ssl=_tls() if self.secure else None,
+            ssl=tls() if self.secure else None,
             server_hostname=self.host if self.secure else None,
             limit=1 << 18,
         )
@@ -108,7 +108,7 @@ def end_to_end(headers: Iterable[Header], dropped: Iterable[bytes] = ()) -> list
 
 
 @cache
-def _tls() -> ssl.SSLContext:
+def tls() -> ssl.SSLContext:
     """Certificates as OpenSSL finds them ($SSL_CERT_FILE, $SSL_CERT_DIR, the system's), else certifi's."""
     context = ssl.create_default_context()
     paths = ssl.get_default_verify_paths()
