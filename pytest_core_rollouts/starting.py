@@ -1,7 +1,8 @@
 """The start of an attempt: when it may begin, and its Session, for which a Core that is down for everyone is awaited.
 
 A create that fails for as long as the client is patient is given up only where that helps: not while the Core makes
-no Session for anybody, for then the next rollout would meet the same, and all that are queued after it.
+no Session for anybody, for then the next rollout would meet the same, and all that are queued after it. It is the
+request's own fault where a whole round of tries fails although the Core served others, or at least answered, before.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Creation:
     async def session(self, body: Mapping[str, Any], key: str) -> tuple[Session, float]:
         """The Session, and the seconds for which the Core kept us waiting. Raises AgentsAPIError, Fault, Stopped."""
         began = time.monotonic()
+        others = False  # whether the Core served them before this round of tries
         while True:
             again, waited = time.monotonic(), self.client.waited_s
             self._allow(self.seconds)
@@ -66,31 +68,25 @@ class Creation:
                 create = self.client.create_session(body, idempotency_key=key)
                 session = await self.stop.unless_stopped(create, self.grace)
             except AgentsAPIError as error:
-                if not await self._down_for_everyone(error, began):
+                if others or not (error.meaning.retry == "while patient" or isinstance(error, DeadlinePassed)):
                     raise
+                if time.monotonic() - began > self.outage:
+                    text = f"the Core made no Session for {self.outage:.0f} s: {error}"
+                    raise Fault(text, OURS["no Session for an hour"]) from None
+                others = self.pressure.made_since(began) or await self._answers(error)
             else:
                 self.pressure.made()
                 return session, again - began + self.client.waited_s - waited
 
-    async def _down_for_everyone(self, error: AgentsAPIError, began: float) -> bool:
-        """Whether it makes sense to go on trying, after `error` was met for as long as the client is patient."""
-        if error.meaning.retry != "while patient" and not isinstance(error, DeadlinePassed):
-            return False
-        if self.pressure.made_since(began):
-            return False  # others get theirs, so the fault is this one's own
-        says_so = isinstance(error, APIStatusError) and error.status in (429, 503)
-        if not says_so and await self._answers():
-            return False
-        if time.monotonic() - began > self.outage:
-            raise Fault(f"the Core made no Session for {self.outage:.0f} s: {error}", OURS["no Session for an hour"])
-        return True
-
-    async def _answers(self) -> bool:
+    async def _answers(self, error: AgentsAPIError) -> bool:
+        """Whether the Core does answer, so that `error` may be this request's own."""
+        if isinstance(error, APIStatusError) and error.status in (429, 503):
+            return False  # it says itself that it is not
         self._allow(self.unanswered)
         try:
             await self.stop.unless_stopped(self.client.check())
-        except AgentsAPIError as error:
-            if error.stops_run:
+        except AgentsAPIError as refusal:
+            if refusal.stops_run:
                 raise
             return False
         return True
