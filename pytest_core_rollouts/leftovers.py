@@ -25,14 +25,18 @@ class Sweep:
 
     deleted: list[str] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
+    kept: int = 0
+    """Sessions of the run that were made too late to be meant."""
     problem: str | None = None
 
 
-async def sweep(connect: Callable[[], Client], run_id: str, *, since: float | None, seconds: float) -> Sweep:
+async def sweep(
+    connect: Callable[[], Client], run_id: str, *, since: float | None, seconds: float, before: float | None = None
+) -> Sweep:
     """Delete every Session of a run within `seconds`.
 
-    Sessions are listed newest first, back to `since` (Unix time; None: all of them). Raises nothing: what can't be
-    listed or deleted is named in the Sweep.
+    Sessions are listed newest first, back to `since` (Unix time; None: all of them); those that were created after
+    `before` are left alone. Raises nothing: what can't be listed or deleted is named in the Sweep.
     """
     found = Sweep()
     deadline = time.monotonic() + seconds
@@ -43,7 +47,11 @@ async def sweep(connect: Callable[[], Client], run_id: str, *, since: float | No
         async for session in client.list_sessions():
             if since is not None and (session.get("created_at") or since) < since:
                 break
-            if (session.get("metadata") or {}).get("run_id") == run_id:
+            if (session.get("metadata") or {}).get("run_id") != run_id:
+                continue
+            if before is not None and (session.get("created_at") or 0) > before:
+                found.kept += 1
+            else:
                 mine.append(session["id"])
     except AgentsAPIError as error:
         found.problem = str(error)

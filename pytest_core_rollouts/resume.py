@@ -8,6 +8,7 @@ the same key, so that Core gives back a Session that a dead process left there i
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +18,7 @@ from typing import Literal
 from pytest_core_rollouts.jsonable import jsonable
 from pytest_core_rollouts.matrix import RUN_ID, Rollout
 from pytest_core_rollouts.naming import Chosen, name_rollouts
-from pytest_core_rollouts.records import RecordsError, RolloutRecord, read_located, record_at
+from pytest_core_rollouts.records import RecordsError, RecordsWarning, RolloutRecord, read_located, record_at
 from pytest_core_rollouts.replay import Replayer
 from pytest_core_rollouts.report.summary import slim
 from pytest_core_rollouts.rollout import Outcome
@@ -46,6 +47,8 @@ class Resumed:
     path: Path
     run_id: str
     rows: Mapping[str, Sequence[tuple[int, RolloutRecord]]] = field(repr=False)
+    torn: str | None = None
+    """What was passed over at the end of the file."""
 
     @classmethod
     def open(cls, path: Path, run_id: str | None = None) -> Resumed:
@@ -57,19 +60,21 @@ class Resumed:
         if not path.is_file():
             raise RecordsError(f"{path}: there is no such file to resume")
         newest = run_id
-        for offset, record in read_located(path, items=False):
-            if run_id is None and (newest is None or record.run_id > newest):
-                newest = record.run_id
-                rows.clear()
-            if record.run_id == newest:
-                rows.setdefault(record.rollout_id, []).append((offset, slim(record)))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", RecordsWarning)
+            for offset, record in read_located(path, items=False):
+                if run_id is None and (newest is None or record.run_id > newest):
+                    newest = record.run_id
+                    rows.clear()
+                if record.run_id == newest:
+                    rows.setdefault(record.rollout_id, []).append((offset, slim(record)))
         if run_id is not None and not rows:
             raise RecordsError(f"{path}: holds no rows of run {run_id}")
         if newest is None and RUN_ID.fullmatch(path.stem):
             newest = path.stem
         if newest is None:
             raise RecordsError(f"{path}: holds no rows, and its name tells no run; run without --rollout-resume")
-        return cls(path, newest, rows)
+        return cls(path, newest, rows, str(caught[-1].message) if caught else None)
 
     # ---- for xdist's workers: what the controller read, as it read it
 

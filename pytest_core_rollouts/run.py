@@ -172,7 +172,7 @@ class Run(ResultSource):
         if self.resumed is not None:
             verdicts = {rollout_id: self._foretell(*one, task_of) for rollout_id, one in self.selected.items()}
             self.resuming = Plan(self.selected, verdicts)
-            self.outlook += self.resuming.lines()
+            self.outlook += [*self.resuming.lines(), *([self.resumed.torn] if self.resumed.torn else [])]
         self._make_ready()
         self.ready = True
         if self.needs_core and not self.settings.embedded:

@@ -6,7 +6,7 @@ import ipaddress
 import re
 from urllib.parse import urlsplit, urlunsplit
 
-__all__ = ["is_loopback", "normalize_base_url", "proxy_for", "shown_proxy"]
+__all__ = ["is_loopback", "is_secure", "normalize_base_url", "proxy_for", "shown_proxy"]
 
 
 def normalize_base_url(url: str) -> str:
@@ -44,6 +44,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_secure(base_url: str) -> bool:
+    """Whether a key may go there: by https, or to this very machine."""
+    parts = urlsplit(base_url)
+    return parts.scheme == "https" or is_loopback(parts.hostname or "")
 
 
 def proxy_for(base_url: str) -> str | None:

@@ -17,6 +17,7 @@ VERBS: Final = {
     "report": "pytest_core_rollouts.cli.report",
     "compare": "pytest_core_rollouts.cli.compare",
     "export": "pytest_core_rollouts.cli.export",
+    "reap": "pytest_core_rollouts.cli.reap",
     "check": "pytest_core_rollouts.cli.check",
     "new-task": "pytest_core_rollouts.cli.new_task",
 }

@@ -1,0 +1,319 @@
+"""A run that ended too early goes on: nothing that finished is paid for again, nothing that is lacking is left out."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_core_rollouts.records import effective, read_records
+from tests.fake_core import FakeCore, Script
+from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of, usage_error
+
+
+@pytest.fixture
+def two_tasks(project: Project) -> Project:
+    project.task("a")
+    project.task("b")
+    return project
+
+
+def jsonl(project: Project) -> str:
+    """The one JSONL there is, as a user would name it."""
+    [path] = project.results
+    return str(path.relative_to(project.path))
+
+
+def resume(project: Project, *args: str) -> pytest.RunResult:
+    return project.run("tasks", *args, "--rollout-resume", jsonl(project))
+
+
+def counted(project: Project) -> dict[str, Any]:
+    """The row that counts of each rollout."""
+    return effective(read_records(project.results[0]))
+
+
+def failing(core: FakeCore, *names: str) -> None:
+    """Rollouts of these names (task and sample) meet a fault of the infrastructure."""
+
+    def script(body: dict[str, Any]) -> Script:
+        about = body["metadata"]
+        broken = f"{about['task']}{about['sample']}" in names
+        return Script(session_failure="the sandbox broke") if broken else Script(answer=RIGHT)
+
+    core.script = script
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "3")], ids=len)
+def test_what_has_a_result_is_kept_and_the_rest_is_run(
+    two_tasks: Project, core: FakeCore, workers: tuple[str, ...]
+) -> None:
+    two_tasks.run("tasks", "--samples", "2")
+    before = two_tasks.results[0].read_bytes()
+    result = two_tasks.run_apart("tasks", "--samples", "4", *workers, "--rollout-resume", jsonl(two_tasks))
+    assert result.ret == 0, text_of(result)
+    assert outcomes(result) == {"passed": 8}
+    assert len(core.sessions) == 8
+    rows = two_tasks.records
+    assert len({row["rollout_id"] for row in rows}) == len(rows) == 8
+    assert len({row["run_id"] for row in rows}) == 1
+    assert two_tasks.results[0].read_bytes().startswith(before)
+    result.stdout.fnmatch_lines(["*resume: 4 of 8 rollouts reused, 4 to run*", "*resumed: 4 rollouts were reused*"])
+    assert {row["planned"]["run"] for row in rows} == {4, 8}
+    assert re.search(r"\b8\b", "\n".join(result.outlines[-12:]))
+
+
+def test_a_finished_run_needs_no_core_and_no_key(
+    two_tasks: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core.script = lambda body: Script(answer=RIGHT if body["metadata"]["task"] == "a" else WRONG)
+    first = two_tasks.run("tasks", "--samples", "2")
+    before, asked = two_tasks.results[0].read_bytes(), len(core.requests)
+    monkeypatch.delenv("OPENAI_API_KEY")
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    for workers in ((), ("-n", "2")):
+        again = two_tasks.run_apart("tasks", "--samples", "2", *workers, "--rollout-resume", jsonl(two_tasks))
+        assert outcomes(again) == outcomes(first) == {"passed": 2, "failed": 2}, text_of(again)
+        assert "expected 1" in text_of(again)
+    assert two_tasks.results[0].read_bytes() == before
+    assert len(core.requests) == asked
+
+
+def test_only_what_infrastructure_spoiled_is_run_again(two_tasks: Project, core: FakeCore) -> None:
+    failing(core, "a1", "b0", "b3")
+    first = two_tasks.run("tasks", "--samples", "4", "--rollout-retries", "0")
+    assert outcomes(first) == {"passed": 5, "errors": 3}
+    core.script = lambda body: Script(answer=RIGHT)
+    result = resume(two_tasks, "--samples", "4")
+    assert outcomes(result) == {"passed": 8}, text_of(result)
+    assert len(core.sessions) == 11
+    rows = two_tasks.records
+    assert Counter(row["status"] for row in rows) == {"completed": 8, "error": 3}
+    assert [row["attempt"] for row in rows[8:]] == [2, 2, 2]
+    assert {(record.status, record.reward) for record in counted(two_tasks).values()} == {("completed", 1.0)}
+    assert len(set(core.by_key)) == 11, "each attempt has a key of its own"
+
+
+def test_results_of_the_agents_own_doing_are_kept(two_tasks: Project, core: FakeCore) -> None:
+    refused = {"code": "context_length_exceeded", "message": "too long"}
+    core.script = lambda body: (
+        Script(never_ends=True) if body["metadata"]["task"] == "a" else Script(turn_status="failed", error=refused)
+    )
+    first = two_tasks.run("tasks", "--rollout-timeout", "0.6")
+    assert sorted(row["status"] for row in two_tasks.records) == ["failed", "timeout"], text_of(first)
+    result = resume(two_tasks, "--rollout-timeout", "0.6")
+    assert outcomes(result) == outcomes(first) == {"failed": 2}
+    assert len(core.sessions) == 2
+
+
+@pytest.mark.parametrize("torn", [b'{"rollout_id":"2026', b'{"rollout_id":"d","ta', b"{", b'{"rollout_id":"x"\0\0\0'])
+def test_a_torn_last_line_costs_its_rollout_alone(two_tasks: Project, core: FakeCore, torn: bytes) -> None:
+    two_tasks.run("tasks")
+    path = two_tasks.results[0]
+    whole = path.read_bytes()
+    path.write_bytes(whole + torn)
+    result = resume(two_tasks, "--samples", "2", "-W", "error")
+    assert outcomes(result) == {"passed": 4}, text_of(result)
+    assert f"{path}:3: passed over: the row was cut off" in text_of(result)
+    assert len(core.sessions) == 4
+    assert path.read_bytes().startswith(whole)
+    assert len(two_tasks.records) == 4
+    assert outcomes(resume(two_tasks, "--samples", "2")) == {"passed": 4}
+    assert len(core.sessions) == 4
+
+
+CHANGES = {
+    "timeout": (("--rollout-timeout", "77"), "timeout"),
+    "labels": (("--rollout-label", "build=7"), "labels"),
+    "network": (("--rollout-network", "enabled"), "network"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_asked_for_otherwise_is_named_and_run_again(two_tasks: Project, core: FakeCore, change: str) -> None:
+    two_tasks.run("tasks", "--samples", "2")
+    args, named = CHANGES[change]
+    result = resume(two_tasks, "--samples", "2", *args)
+    assert f"resume: to run again, changed since ({named}): a default-default 0-1" in text_of(result)
+    assert outcomes(result) == {"passed": 4}
+    assert len(core.sessions) == 8
+    assert {record.attempt for record in counted(two_tasks).values()} == {2}
+    again = resume(two_tasks, "--samples", "2")
+    assert "resume: 4 of 4 rollouts reused, 0 to run" in text_of(again), "the first rows are of that work again"
+    assert {record.attempt for record in counted(two_tasks).values()} == {1}
+    assert len(core.sessions) == 8
+
+
+def test_a_changed_input_or_agent_runs_again(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    project.task("b")
+    project.write("agents/one.yaml", "name: one\ninstructions: Be quick.\n")
+    project.run("tasks", "--rollout-agent", "agents/one.yaml")
+    project.write("tasks/a/instruction.md", "Do a otherwise.\n")
+    result = resume(project, "--rollout-agent", "agents/one.yaml")
+    assert "changed since (input): a one 0" in text_of(result)
+    assert len(core.sessions) == 3
+    project.write("agents/one.yaml", "name: one\ninstructions: Be slow.\n")
+    result = resume(project, "--rollout-agent", "agents/one.yaml")
+    assert "changed since (agent): b one 0" in text_of(result)
+    assert outcomes(result) == {"passed": 2}
+    assert len(core.sessions) == 5
+
+
+def test_another_matrix_adds_to_the_run(two_tasks: Project, core: FakeCore) -> None:
+    two_tasks.run("tasks", "--samples", "2")
+    result = resume(two_tasks, "--harness", "codex", "--harness", "default")
+    assert outcomes(result) == {"passed": 4}, text_of(result)
+    assert len(core.sessions) == 6, "fewer samples of the one, one sample of the other"
+    assert len(two_tasks.records) == 6
+    assert "codex" in text_of(result)
+
+
+def test_a_filter_runs_its_part(two_tasks: Project, core: FakeCore) -> None:
+    failing(core, "a0", "b0")
+    two_tasks.run("tasks", "--samples", "2", "--rollout-retries", "0")
+    core.script = lambda body: Script(answer=RIGHT)
+    result = resume(two_tasks, "--samples", "2", "-k", "b-0 or b")
+    assert outcomes(result)["passed"] == 2, text_of(result)
+    assert len(core.sessions) == 5
+    assert "to finish" not in text_of(result), "all that was asked for has a result"
+    assert outcomes(resume(two_tasks, "--samples", "2")) == {"passed": 4}
+    assert len(core.sessions) == 6
+
+
+def test_changed_grading_costs_no_session(two_tasks: Project, core: FakeCore) -> None:
+    two_tasks.run("tasks", "--samples", "2")
+    two_tasks.write("tasks/b/expected.json", json.dumps({"x": 3}))
+    requests = len(core.requests)
+    result = resume(two_tasks, "--samples", "2")
+    assert "resume: 2 of 4 rollouts reused, 2 graded anew, 0 to run" in text_of(result)
+    assert outcomes(result) == {"passed": 2, "failed": 2}, text_of(result)
+    assert len(core.sessions) == 4
+    assert {request.route for request in core.requests[requests:]} == {"sessions"}, "only a look for leftovers"
+    assert {record.task: record.reward for record in counted(two_tasks).values()} == {"a": 1.0, "b": 0.0}
+    assert "4 of 4 rollouts reused" in text_of(resume(two_tasks, "--samples", "2"))
+    assert len(two_tasks.records) == 6
+
+
+GRADER = """
+def pytest_rollout_grade(task, answer, rollout):
+    {}
+"""
+
+
+@pytest.mark.parametrize("answer", [RIGHT, b"no json", None], ids=["right", "text", "none"])
+def test_an_answer_whose_grader_failed_is_graded_anew(two_tasks: Project, core: FakeCore, answer: bytes | None) -> None:
+    core.script = lambda body: Script(answer=answer)
+    two_tasks.write("conftest.py", GRADER.format("raise RuntimeError('no database')"))
+    first = two_tasks.run_apart("tasks")
+    assert outcomes(first) == {"errors": 2}, text_of(first)
+    two_tasks.write("conftest.py", GRADER.format("return 1.0 if answer.value == {'x': 1} else 0.0"))
+    result = two_tasks.run_apart("tasks", "--rollout-resume", jsonl(two_tasks))
+    assert outcomes(result) == ({"passed": 2} if answer == RIGHT else {"failed": 2}), text_of(result)
+    assert len(core.sessions) == 2
+    assert {record.reward for record in counted(two_tasks).values()} == {1.0 if answer == RIGHT else 0.0}
+
+
+def test_a_new_xfail_counts_without_a_session(two_tasks: Project, core: FakeCore) -> None:
+    core.script = lambda body: Script(answer=WRONG)
+    two_tasks.run("tasks")
+    two_tasks.write("tasks/a/task.yaml", "xfail: not there yet\n")
+    result = resume(two_tasks)
+    assert outcomes(result) == {"xfailed": 1, "failed": 1}, text_of(result)
+    assert len(core.sessions) == 2
+    assert [record.xfail for record in counted(two_tasks).values()] == [True, False]
+
+
+def test_the_time_of_a_rollout_is_told_once(two_tasks: Project, core: FakeCore) -> None:
+    core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.5)
+    two_tasks.run("tasks", "--samples", "2")
+    result = resume(two_tasks, "--samples", "2", "--junitxml", "j.xml")
+    assert outcomes(result) == {"passed": 4}
+    cases = list(ElementTree.parse(two_tasks.path / "j.xml").iter("testcase"))
+    assert sum(float(case.attrib["time"]) for case in cases) < 0.2
+    assert all(case.find("properties/property[@name='reused']") is not None for case in cases)
+
+
+# Which file, which run
+
+
+def test_of_several_runs_in_one_file_the_newest_goes_on_or_the_one_named(two_tasks: Project, core: FakeCore) -> None:
+    for task in ("a", "b"):
+        two_tasks.run(f"tasks/{task}", "--rollout-out", "all.jsonl")
+    lines = (two_tasks.path / "all.jsonl").read_text().splitlines()
+    first, second = (json.loads(line)["run_id"] for line in lines)
+    if first == second:
+        pytest.fail("two runs share an id")
+    newest = max(first, second)
+    result = two_tasks.run("tasks", "--rollout-resume", "all.jsonl")
+    assert f"rollouts: run {newest}" in text_of(result)
+    other = min(first, second)
+    result = two_tasks.run("tasks", "--rollout-resume", f"all.jsonl::{other}")
+    assert f"rollouts: run {other}" in text_of(result)
+    rows = [json.loads(line) for line in (two_tasks.path / "all.jsonl").read_text().splitlines()]
+    assert Counter(row["run_id"] for row in rows) == {first: 2, second: 2}
+    assert len(core.sessions) == 4
+
+
+def test_a_run_that_was_killed_before_its_first_row(two_tasks: Project, core: FakeCore) -> None:
+    run_id = "20261129T120000Z-1f0c"
+    two_tasks.write(f"runs/{run_id}.jsonl")
+    result = resume(two_tasks)
+    assert outcomes(result) == {"passed": 2}
+    assert {row["run_id"] for row in two_tasks.records} == {run_id}
+
+
+def test_what_cannot_be_resumed_is_a_usage_error(two_tasks: Project, core: FakeCore) -> None:
+    def refused(*args: str) -> str:
+        return usage_error(two_tasks.run("tasks", *args))
+
+    assert "there is no such file to resume" in refused("--rollout-resume", "runs/gone.jsonl")
+    two_tasks.write("empty.jsonl")
+    assert "holds no rows" in refused("--rollout-resume", "empty.jsonl")
+    two_tasks.write("notes.txt", "hello\n")
+    assert "notes.txt:1: not JSON" in refused("--rollout-resume", "notes.txt")
+    two_tasks.run("tasks/a", "--rollout-out", "r.jsonl")
+    assert "holds no rows of run 2026-x" in refused("--rollout-resume", "r.jsonl::2026-x")
+    assert "leave this out" in refused("--rollout-resume", "r.jsonl", "--rollout-out", "other.jsonl")
+    assert "a replay runs nothing" in refused("--rollout-resume", "r.jsonl", "--rollout-replay", "r.jsonl")
+    assert outcomes(two_tasks.run("tasks/a", "--rollout-resume", "r.jsonl", "--rollout-out", "r.jsonl"))["passed"] == 1
+    two_tasks.ini("rollout_out = other.jsonl")
+    assert two_tasks.run("tasks/a", "--rollout-resume", "r.jsonl").ret == 0, "the command line overrides the ini file"
+    assert len(core.sessions) == 1
+
+
+def test_the_command_that_finishes_is_printed_whole(project: Project, core: FakeCore) -> None:
+    project.task("a b")
+    project.task("c")
+    failing(core, "a b0", "c1")
+    args = ["tasks", "--samples", "2", "-k", "not (x or y)", "--rollout-retries=0", "--rollout-out", "my runs.jsonl"]
+    first = project.run(*args)
+    [line] = [line for line in first.outlines if line.startswith("to finish: ")]
+    run_id = json.loads((project.path / "my runs.jsonl").read_text().splitlines()[0])["run_id"]
+    command = shlex.split(line.removeprefix("to finish: "))
+    assert command[0] == "pytest"
+    assert command[1:] == [*args[:-2], "--rollout-resume", f"my runs.jsonl::{run_id}"]
+    failing(core, "c1")
+    second = project.run(*command[1:])
+    [line] = [line for line in second.outlines if line.startswith("to finish: ")]
+    assert shlex.split(line.removeprefix("to finish: ")) == command
+    core.script = lambda body: Script(answer=RIGHT)
+    last = project.run(*command[1:])
+    assert last.ret == 0
+    assert outcomes(last) == {"passed": 4}
+    assert "to finish" not in text_of(last)
+    assert len(core.sessions) == 4 + 2 + 1
+
+
+def test_collecting_only_says_nothing_and_writes_nothing(two_tasks: Project, core: FakeCore) -> None:
+    two_tasks.run("tasks")
+    before = Path(two_tasks.results[0]).read_bytes()
+    result = resume(two_tasks, "--collect-only", "-q")
+    assert result.ret == 0
+    assert two_tasks.results[0].read_bytes() == before
