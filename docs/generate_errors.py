@@ -1,0 +1,69 @@
+"""Writes `errors.md`, whose tables are made from the code: run `python docs/generate_errors.py` after a change there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_core_rollouts.agents_api.taxonomy import ANSWERS, CLIENT, OURS, SESSION, TURN, Meaning
+
+HEAD = """\
+# What follows from an error
+
+The tables are made from the code (`docs/generate_errors.py`), and the code goes by them: `pytest_core_rollouts/agents_api/taxonomy.py`.
+
+An error of the infrastructure is missing data: `reward` is null, never 0. Only what the agent itself did is a reward of 0. What no table names is taken for infrastructure.
+
+- **Same call**: whether the request is sent again. *while patient*: for two minutes after its first fault, with pauses that grow from 0.5 to 15 s (half of it by chance), or as long as `Retry-After` asks for, up to a minute; *a few times*: four times in all.
+  Every try of a write carries the same idempotency key. Time lost like this is not the agent's: it extends the limit, up to as much again, and is told in `notes`.
+- **New attempt**: whether the rollout may be run again in a new Session, `--rollout-retries` times (default 1). The faults of earlier attempts are in `notes`.
+- **Run**: what every other rollout would meet too stops the run: nothing new starts, the rest is named as not run, exit code 2. `--rollout-resume` goes on from there.
+- **Status, reward**: what the row says where no attempt mended it.
+
+"""
+
+OUTAGES = """\
+## A Core that is down for everyone
+
+A Session that can't be created is not given up while the Core makes none for anybody: its place waits, so nothing behind it in the queue is burned as an error, and goes on when the Core is back. The live display says what is waited for. After an hour
+the run stops, and `--rollout-resume` goes on. Where the Core serves others, or at least answers, the fault is the request's own after a second round of tries.
+
+Turns in flight during an outage go on without us: the Turn list is asked again until twice the rollout's limit has passed.
+
+## Throttled models
+
+A Turn that fails with `rate_limit_exceeded` or `server_overloaded` halves the number of rollouts in flight; of those in flight together the first alone counts. Each Turn that ends otherwise raises it again, by a tenth in all once every place has had its turn.
+The next attempt of a throttled rollout waits 5 s, twice as long after each further time, up to a minute, and for a free place; rollouts that have not begun stand behind it. With `-n` each worker counts its own.
+"""
+
+
+def errors_page() -> str:
+    """The page, as Markdown."""
+    return "".join(
+        (
+            HEAD,
+            _table("Answers of the server", "status and code", ANSWERS),
+            _table("Calls without an answer, or with a wrong one", "fault", CLIENT),
+            _table("Failed Turns", "code", TURN),
+            _table("Sessions", "what happens", SESSION),
+            _table("On our side", "what happens", OURS),
+            OUTAGES,
+        )
+    )
+
+
+def _table(title: str, first: str, meanings: Mapping[str, Meaning]) -> str:
+    head = f"## {title}\n\n| {first} | meaning | same call | new attempt | run | status | reward |\n"
+    rows = "".join(_row(name, meaning) for name, meaning in meanings.items())
+    return f"{head}| --- | --- | --- | --- | --- | --- | --- |\n{rows}\n"
+
+
+def _row(name: str, meaning: Meaning) -> str:
+    run = "stops" if meaning.stops else "slows down" if meaning.throttles else "goes on"
+    reward = "null" if meaning.reward is None else f"{meaning.reward:g}"
+    attempt = "yes" if meaning.attempt else "no"
+    return f"| `{name}` | {meaning.what} | {meaning.retry} | {attempt} | {run} | `{meaning.status}` | {reward} |\n"
+
+
+if __name__ == "__main__":
+    (Path(__file__).parent / "errors.md").write_text(errors_page(), encoding="utf-8")
