@@ -1,4 +1,4 @@
-"""Writes `errors.md`, whose tables are made from the code: run `python docs/generate_errors.py` after a change there."""
+"""Writes `errors.md`, whose tables are made from the code: run `python docs/generate_errors.py` after a change."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from pytest_core_rollouts.agents_api.taxonomy import ANSWERS, CLIENT, OURS, SESS
 HEAD = """\
 # What follows from an error
 
-The tables are made from the code (`docs/generate_errors.py`), and the code goes by them: `pytest_core_rollouts/agents_api/taxonomy.py`.
+The tables are made from the code (`docs/generate_errors.py`), and the code goes by them:
+`pytest_core_rollouts/agents_api/taxonomy.py`.
 
-An error of the infrastructure is missing data: `reward` is null, never 0. Only what the agent itself did is a reward of 0. What no table names is taken for infrastructure.
+An error of the infrastructure is missing data: `reward` is null, never 0. Only what the agent itself did is a reward
+of 0. What no table names is taken for infrastructure.
 
-- **Same call**: whether the request is sent again. *while patient*: for two minutes after its first fault, with pauses that grow from 0.5 to 15 s (half of it by chance), or as long as `Retry-After` asks for, up to a minute; *a few times*: four times in all.
-  Every try of a write carries the same idempotency key. Time lost like this is not the agent's: it extends the limit, up to as much again, and is told in `notes`.
-- **New attempt**: whether the rollout may be run again in a new Session, `--rollout-retries` times (default 1). The faults of earlier attempts are in `notes`.
-- **Run**: what every other rollout would meet too stops the run: nothing new starts, the rest is named as not run, exit code 2. `--rollout-resume` goes on from there.
+- **Same call**: whether the request is sent again. *while patient*: for two minutes after its first fault, with
+  pauses that grow from 0.5 to 15 s (half of it by chance), or as long as `Retry-After` asks for, up to a minute; *a
+  few times*: four times in all. Every try of a write carries the same idempotency key. Time lost like this is not the
+  agent's: it extends the limit, up to as much again, and is told in `notes`.
+- **New attempt**: whether the rollout may be run again in a new Session, `--rollout-retries` times (default 1). The
+  faults of earlier attempts are in `notes`.
+- **Run**: what every other rollout would meet too stops the run: nothing new starts, the rest is named as not run,
+  exit code 2. `--rollout-resume` goes on from there.
 - **Status, reward**: what the row says where no attempt mended it.
 
 """
@@ -25,15 +31,20 @@ An error of the infrastructure is missing data: `reward` is null, never 0. Only 
 OUTAGES = """\
 ## A Core that is down for everyone
 
-A Session that can't be created is not given up while the Core makes none for anybody: its place waits, so nothing behind it in the queue is burned as an error, and goes on when the Core is back. The live display says what is waited for. After an hour
-the run stops, and `--rollout-resume` goes on. Where the Core serves others, or at least answers, the fault is the request's own after a second round of tries.
+A Session that can't be created is not given up while the Core makes none for anybody: its place waits, so nothing
+behind it in the queue is burned as an error, and goes on when the Core is back. The live display says what is waited
+for. After an hour the run stops, and `--rollout-resume` goes on. Where the Core serves others, or at least answers,
+the fault is the request's own after a second round of tries.
 
-Turns in flight during an outage go on without us: the Turn list is asked again until twice the rollout's limit has passed.
+Turns in flight during an outage go on without us: the Turn list is asked again until twice the rollout's limit has
+passed.
 
 ## Throttled models
 
-A Turn that fails with `rate_limit_exceeded` or `server_overloaded` halves the number of rollouts in flight; of those in flight together the first alone counts. Each Turn that ends otherwise raises it again, by a tenth in all once every place has had its turn.
-The next attempt of a throttled rollout waits 5 s, twice as long after each further time, up to a minute, and for a free place; rollouts that have not begun stand behind it. With `-n` each worker counts its own.
+A Turn that fails with `rate_limit_exceeded` or `server_overloaded` halves the number of rollouts in flight; of those
+in flight together the first alone counts. Each Turn that ends otherwise raises it again, by a tenth in all once every
+place has had its turn. The next attempt of a throttled rollout waits 5 s, twice as long after each further time, up
+to a minute, and for a free place; rollouts that have not begun stand behind it. With `-n` each worker counts its own.
 """
 
 
