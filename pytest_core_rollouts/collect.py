@@ -253,7 +253,10 @@ class RolloutItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
         if isinstance(excinfo.value, WrongAnswer):
             return str(excinfo.value)
-        return super().repr_failure(excinfo, *args, **kwargs)
+        shown = super().repr_failure(excinfo, *args, **kwargs)
+        text = str(shown)  # locals too, under -l
+        masked = self.config.stash[run_key].masked(text)
+        return shown if masked == text else masked
 
     def reportinfo(self) -> tuple[Path, int, str]:
         return Path(safe_name(str(self.path))), 0, f"{self.task.id} {self.name}"

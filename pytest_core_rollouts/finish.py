@@ -102,7 +102,9 @@ class Ending:
 
     def _resume(self) -> str | None:
         """How to get the results that are lacking."""
-        return f"to finish: {resume_command(self.run)}" if self.lacking and self.run.settings.replay is None else None
+        if not self.lacking or self.run.settings.replay is not None:
+            return None
+        return f"to finish: {self.run.masked(resume_command(self.run))}"
 
     def _notes(self) -> Iterator[str]:
         """What there is to know about the run as a whole."""

@@ -14,13 +14,13 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_core_rollouts.jsonable import jsonable
 from pytest_core_rollouts.masking import Masker
-from pytest_core_rollouts.records import RecordsError, RolloutRecord
+from pytest_core_rollouts.records_errors import RecordsError
 
 
 def keep_items(out: Path, rollout_id: str, attempt: int, items: Sequence[Any], masks: Masker) -> dict[str, Any]:
@@ -60,28 +60,18 @@ def _line(item: Any, masks: Masker) -> bytes:
     return json.dumps(data, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
 
 
-def read_items(out: Path, record: RolloutRecord) -> Iterator[Any]:
-    """The Items of a row of `out`, wherever they are kept; none where they were not. Raises RecordsError."""
-    if record.items is not None or record.items_file is None:
-        yield from record.items or ()
-        return
-    yield from _read(out, record.items_file)
-
-
-def _read(out: Path, kept: Mapping[str, Any]) -> Iterator[Any]:
+def read_items(out: Path, kept: Mapping[str, Any]) -> list[Any] | None:
+    """The Items that a row of `out` names; None where the file is gone. RecordsError: it can't be read, or was changed."""
     place = Path(str(kept.get("file")))
     if place.is_absolute() or ".." in place.parts:
         raise RecordsError(f"{out}: a row names {str(place)!r}, outside of its folder")
-    digest = hashlib.sha256()
+    path = out.parent / place
     try:
-        with (out.parent / place).open("rb") as file:
-            for number, line in enumerate(file, 1):
-                digest.update(line)
-                try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    raise RecordsError(f"{out.parent / place}:{number}: not JSON ({error})") from None
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
     except OSError as error:
-        raise RecordsError(f"{out.parent / place}: cannot read a trajectory: {error.strerror or error}") from error
-    if digest.hexdigest() != kept.get("sha256"):
-        raise RecordsError(f"{out.parent / place}: is not what the row of {out} says; it was changed since")
+        raise RecordsError(f"{path}: cannot read a trajectory: {error.strerror or error}") from error
+    if hashlib.sha256(content).hexdigest() != kept.get("sha256"):
+        raise RecordsError(f"{path}: is not what the row of {out} says; it was changed since")
+    return [json.loads(line) for line in content.splitlines()]

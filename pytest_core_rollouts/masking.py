@@ -95,6 +95,11 @@ def _spoken(match: re.Match[str]) -> str:
     return f"{bearer}{MASK}" if field is None else f"{field}{scheme or ''}{MASK}"
 
 
+def is_credential(field: str) -> bool:
+    """Whether a field or header of this name holds a credential."""
+    return _FIELD.fullmatch(field) is not None
+
+
 def is_secret(text: str) -> bool:
     """Whether a key is one to be masked: long enough, and no stand-in."""
     bare = text.lower().removeprefix("sk-")

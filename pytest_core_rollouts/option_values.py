@@ -64,6 +64,12 @@ class OptionValues:
         given = self._option(name)
         return [self._read(name, text) for text in (self._ini(name) or () if given is None else given)]
 
+    def raw(self, name: str) -> list[str]:
+        """What was said, in one text or several, unchecked."""
+        given = self._option(name)
+        said = self._ini(name) if given is None else given
+        return [said] if isinstance(said, str) else list(said or ())
+
     def switch(self, name: str) -> bool:
         """The same for a flag."""
         given = self._option(name)

@@ -27,8 +27,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
+from .item_files import read_items
 from .jsonable import jsonable
 from .masking import Masker
+from .records_errors import RecordsError, RecordsWarning
+
+__all__ = [
+    "SCHEMA",
+    "RecordsError",
+    "RecordsWarning",
+    "RolloutRecord",
+    "Status",
+    "append",
+    "check_writable",
+    "count_planned",
+    "effective",
+    "read_located",
+    "read_records",
+    "record_at",
+]
 
 SCHEMA = 1
 
@@ -38,16 +55,8 @@ ItemsMode = Literal["inline", "none"]
 _ROW_START = b'{"rollout_id"'
 
 
-class RecordsError(Exception):
-    """A records file that cannot be read or written; the text names the file (and line) and says what to do."""
-
-
 class _NotJSON(RecordsError):
     """A line that is no JSON: at the end of a file, a row that was cut off."""
-
-
-class RecordsWarning(UserWarning):
-    """Something in a records file was passed over: a row that was cut off when its writer died."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,7 +378,7 @@ def read_located(path: Path, *, items: bool = True) -> Iterator[tuple[int, Rollo
                         raise RecordsError(f"{path}:{number}: {error}") from None
                     warnings.warn(f"{path}:{number}: passed over: the row was cut off", RecordsWarning, stacklevel=3)
                     return
-                yield offset, record if items else dataclasses.replace(record, items=None)
+                yield offset, _with_items(path, record) if items else dataclasses.replace(record, items=None)
     except OSError as error:
         raise RecordsError(f"{path}: cannot read rollout records: {error.strerror or error}") from error
 
@@ -379,11 +388,19 @@ def record_at(path: Path, offset: int) -> RolloutRecord:
     try:
         with path.open("rb") as file:
             file.seek(offset)
-            return RolloutRecord.from_line(file.readline())
+            record = RolloutRecord.from_line(file.readline())
     except OSError as error:
         raise RecordsError(f"{path}: cannot read rollout records: {error.strerror or error}") from error
     except RecordsError as error:
         raise RecordsError(f"{path}: at byte {offset}: {error}; the file was changed since it was first read") from None
+    return _with_items(path, record)
+
+
+def _with_items(path: Path, record: RolloutRecord) -> RolloutRecord:
+    """The record with a trajectory that is kept beside it, as if it stood in the row."""
+    if record.items_file is None:
+        return record
+    return dataclasses.replace(record, items=read_items(path, record.items_file), items_file=None)
 
 
 def effective(records: Iterable[RolloutRecord]) -> dict[str, RolloutRecord]:

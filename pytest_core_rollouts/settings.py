@@ -14,6 +14,7 @@ import pytest
 from pytest_core_rollouts import option_values, task_sources
 from pytest_core_rollouts.agents_from_options import EMBEDDED, agents_from_options, model_key_names, secure_url
 from pytest_core_rollouts.gate import AllowedErrors, Gate, parse_gate
+from pytest_core_rollouts.key_check import refuse_keys
 from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.option_values import Layered, OptionValues
 from pytest_core_rollouts.options import BY_NAME
@@ -129,6 +130,7 @@ def read_settings(config: pytest.Config) -> Settings:
     roots = roots_of(config)
     if not _asked(config, values, roots):
         return Settings(roots)  # nothing else is looked at: a mistake in here must not cost anybody their tests
+    refuse_keys(values)
     replay = _replay(values, config)
     core = _core(values) if replay is None else None
     agents = agents_from_options(values, core) if replay is None else replay.agents
