@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,9 +122,9 @@ def finish(run: Run) -> Ending:
     """Close the run: sweep its Sessions, stop its Core, sum up its rows."""
     ending = Ending(run)
     if run.may_have_sessions:
-        began = (run_began(run.run_id) if run.resumed is not None else None) or run.started_at
-        since = began.timestamp() - 60
-        ending.swept = asyncio.run(sweep(run.connect, run.run_id, since=since, seconds=SWEEP_SECONDS))
+        ending.swept = asyncio.run(
+            sweep(run.connect, run.run_id, since=_began(run) - 60, seconds=SWEEP_SECONDS, spare=_spare(run))
+        )
     run.close()
     if run.books.broken is not None:
         ending.problems.append(run.books.broken)
@@ -149,6 +150,19 @@ def finish(run: Run) -> Ending:
     if run.settings.html is not None:
         _write_html(run.settings.html, ending)
     return ending
+
+
+def _began(run: Run) -> float:
+    """When the run began, in Unix time; of two clocks that disagree since then the one that says earlier."""
+    began = (run_began(run.run_id) if run.resumed is not None else None) or run.started_at
+    return min(began.timestamp(), time.time() - (time.monotonic() - run.started))
+
+
+def _spare(run: Run) -> str | None:
+    """Why Sessions are not to be deleted: they hold results that are nowhere else."""
+    if run.books.broken is None:
+        return None
+    return "its result could not be written; --rollout-resume takes it from there"
 
 
 def _noting(records: Iterable[tuple[RolloutRecord, bool]], seen: dict[str, str]) -> Iterator[RolloutRecord]:

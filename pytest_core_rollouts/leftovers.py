@@ -31,12 +31,18 @@ class Sweep:
 
 
 async def sweep(
-    connect: Callable[[], Client], run_id: str, *, since: float | None, seconds: float, before: float | None = None
+    connect: Callable[[], Client],
+    run_id: str,
+    *,
+    since: float | None,
+    seconds: float,
+    before: float | None = None,
+    spare: str | None = None,
 ) -> Sweep:
-    """Delete every Session of a run within `seconds`.
+    """Delete every Session of a run within `seconds`; with `spare`, a reason, only name them.
 
-    Sessions are listed newest first, back to `since` (Unix time; None: all of them); those that were created after
-    `before` are left alone. Raises nothing: what can't be listed or deleted is named in the Sweep.
+    Sessions are listed newest first, back to `since` (Unix time by our clock; None: all of them); those that were
+    created after `before` are left alone. Raises nothing: what can't be listed or deleted is named in the Sweep.
     """
     found = Sweep()
     deadline = time.monotonic() + seconds
@@ -45,12 +51,15 @@ async def sweep(
     client.deadline = deadline
     try:
         async for session in client.list_sessions():
-            if since is not None and (session.get("created_at") or since) < since:
+            created = (session.get("created_at") or time.time()) - client.server_ahead  # by our clock
+            if since is not None and created < since:
                 break
             if (session.get("metadata") or {}).get("run_id") != run_id:
                 continue
-            if before is not None and (session.get("created_at") or 0) > before:
+            if before is not None and created > before:
                 found.kept += 1
+            elif spare is not None:
+                found.left[session["id"]] = spare
             else:
                 mine.append(session["id"])
     except AgentsAPIError as error:

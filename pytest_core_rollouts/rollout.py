@@ -174,7 +174,7 @@ class _Attempt:
         try:
             self.ending = await self._judged()
             if not self._makes_way():
-                self._keep(self.ending)
+                await self._keep_or_tell()
             await self._delete()
         except asyncio.CancelledError:  # the time is over: what is known is kept, without another request
             if self.outcome is None:
@@ -189,6 +189,15 @@ class _Attempt:
         if self.stop.asked or self.runner.halted() is not None:
             return False
         return self.may_be_taken if self.ending.taken else self.ending.retry and self.may_retry
+
+    async def _keep_or_tell(self) -> None:
+        """Keep the record. Where it can't be, a Session that has a result stays: whoever resumes finds it there."""
+        try:
+            self._keep(self.ending)
+        except Exception:
+            if self.ending.reward is None:
+                await self._delete()
+            raise
 
     def _keep(self, ending: _End) -> None:
         progress, keep_files = self.progress, self.runner.keep_files

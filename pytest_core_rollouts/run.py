@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -73,7 +74,7 @@ class Run(ResultSource):
         self.base_url: str | None = given.get("base_url") or (None if settings.embedded else settings.core)
         self.api_key: str | None = given.get("api_key") or settings.core_key
         self.embedded: EmbeddedCore | None = None
-        self.started_at = datetime.now(timezone.utc)
+        self.started_at, self.started = datetime.now(timezone.utc), time.monotonic()
         self._secrets: set[str] = set()
         self._hooks: dict[str, Any] = {}
         """By task, the hooks that see it: those of the conftest files on its way."""

@@ -147,3 +147,28 @@ def test_a_core_that_deletes_nothing_is_left_in_time(answer: Callable[[Request],
         found = swept(core, seconds=0.8, retry=quick(patience=60.0))
         assert sorted(found.left) == mine
         assert found.deleted == []
+
+
+@pytest.mark.parametrize("ahead", [-7200.0, 7200.0])
+def test_a_server_whose_clock_is_wrong_hides_no_session(ahead: float) -> None:
+    with FakeCore(clock_ahead=ahead) as core:
+        mine = left(core, 3)
+        assert sorted(swept(core, since=time.time() - 60).deleted) == mine
+
+
+@pytest.mark.parametrize("ahead", [-7200.0, 7200.0])
+def test_neither_does_it_end_the_list_too_late(ahead: float) -> None:
+    with FakeCore(clock_ahead=ahead) as core:
+        left(core, 150)
+        assert swept(core, since=time.time() + 60).deleted == []
+        assert core.counts["sessions"] == 1
+
+
+def test_sessions_that_hold_the_only_result_are_named_and_stay() -> None:
+    with FakeCore() as core:
+        mine = left(core, 3)
+        found = asyncio.run(
+            sweep(lambda: Client(core.base_url, core.api_key), RUN_ID, since=None, seconds=5.0, spare="not written yet")
+        )
+        assert found.left == dict.fromkeys(mine[::-1], "not written yet")
+        assert not any(session.deleted for session in core.sessions.values())

@@ -82,3 +82,17 @@ def test_a_record_that_can_not_be_kept_leaves_the_session_and_is_told() -> None:
         with pytest.raises(DiskFull):
             run(core, save=save)
         assert not only_session(core).deleted
+
+
+def test_a_session_without_a_result_is_deleted_although_its_record_can_not_be_kept() -> None:
+    class DiskFull(Exception):
+        pass
+
+    def save(record: RolloutRecord) -> None:
+        assert not only_session(core).deleted
+        raise DiskFull("no space left on the device")
+
+    with FakeCore(script=lambda body: Script(session_failure="no room")) as core:
+        with pytest.raises(DiskFull):
+            run(core, plan(retries=0), save=save)
+        assert only_session(core).deleted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from types import TracebackType
@@ -39,6 +40,7 @@ class Client:
     `request_ids`  the last X-Request-Id of each kind of call (create, session, sessions, turns, items, artifacts,
                    content, events, cancel, delete)
     `trouble`      the fault that a call is waiting out right now, for whoever shows the state
+    `server_ahead` seconds by which the server's clock is ahead of ours, as its last answer said; else 0
 
     The owner resets them between rollouts. `retry` may be replaced at any time. A JSON answer over `max_json_bytes`
     is not read.
@@ -59,6 +61,7 @@ class Client:
         self.waited_for: AgentsAPIError | None = None
         self.request_ids: dict[str, str] = {}
         self.trouble: AgentsAPIError | None = None
+        self.server_ahead = 0.0
         self._transport = Transport(self.base_url, _checked_key(api_key), lambda: self.retry, max_json_bytes)
 
     def __repr__(self) -> str:
@@ -209,6 +212,7 @@ class Client:
             raise
         if reply.request_id:
             self.request_ids[call.name] = reply.request_id
+        self.server_ahead = reply.server_ahead(time.time())
         return reply
 
     async def _list(self, name: str, path: str, *, order: str, limit: int) -> AsyncIterator[dict[str, Any]]:

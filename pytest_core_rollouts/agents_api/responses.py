@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeGuard
 from urllib.parse import urlsplit
 
 from .errors import AgentsAPIError, APIStatusError, InvalidResponse, NotACore, printable
-from .retry import retry_after_seconds
+from .retry import retry_after_seconds, unix_time
 
 __all__ = ["Call", "Reply", "checked_id", "invalid", "json_object", "no_core", "page", "refusal"]
 
@@ -50,6 +50,11 @@ class Reply:
     def request_id(self) -> str | None:
         value = self.headers.get("x-request-id")
         return printable(value, 100) if value else None
+
+    def server_ahead(self, now: float) -> float:
+        """Seconds by which the server's clock, as its Date header tells it, is ahead of `now`, Unix time; 0 unsaid."""
+        told = unix_time(self.headers.get("date", ""))
+        return 0.0 if told is None else told - now
 
     @property
     def is_html(self) -> bool:

@@ -23,7 +23,7 @@ from typing import Protocol, TypeVar
 
 from .errors import AgentsAPIError, APIStatusError, DeadlinePassed
 
-__all__ = ["Budget", "RetryPolicy", "retry_after_seconds", "retrying"]
+__all__ = ["Budget", "RetryPolicy", "retry_after_seconds", "retrying", "unix_time"]
 
 T = TypeVar("T")
 
@@ -120,14 +120,15 @@ def retry_after_seconds(value: str | None, server_date: str | None, now: float) 
         return None
     if re.fullmatch(r"\s*[0-9]{1,9}(\.[0-9]{1,9})?\s*", value):
         return float(value)
-    until = _unix_time(value)
+    until = unix_time(value)
     if until is None:
         return None
-    since = _unix_time(server_date) if server_date else None
+    since = unix_time(server_date) if server_date else None
     return max(0.0, until - (now if since is None else since))
 
 
-def _unix_time(date: str) -> float | None:
+def unix_time(date: str) -> float | None:
+    """The date of an HTTP header; None where it is none."""
     try:
         return parsedate_to_datetime(date).timestamp()
     except (ValueError, TypeError, OverflowError):

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from email.utils import formatdate
 from types import TracebackType
 from typing import Any
 
@@ -46,7 +47,10 @@ class Refusal(Exception):
 
 
 class FakeCore:
-    """See the package. `record=False` keeps no requests, only their `counts`: for long runs."""
+    """See the package. `record=False` keeps no requests, only their `counts`: for long runs.
+
+    `clock_ahead`: seconds by which its clock is ahead of ours.
+    """
 
     api_key = "test-key-4f1c9b72"
 
@@ -58,6 +62,7 @@ class FakeCore:
         keepalive_seconds: float = 15.0,
         record: bool = True,
         tls: ssl.SSLContext | None = None,
+        clock_ahead: float = 0.0,
     ) -> None:
         self.script = script
         self.fault = fault
@@ -69,6 +74,7 @@ class FakeCore:
         self._keys: dict[str, tuple[str, FakeSession]] = {}
         self._record = record
         self._tls = tls
+        self.clock_ahead = clock_ahead  # seconds by which its clock is ahead; it may jump at any time
         self._serial = 0
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=4096)
         self.port: int = self._socket.getsockname()[1]
@@ -164,6 +170,7 @@ class FakeCore:
             self.problems.append(f"{request.method} {request.target}: {error!r}")
             response = _error(Refusal(500, "internal_error", repr(error)))
         response.headers.setdefault("X-Request-Id", f"req_{self._serial:032x}")
+        response.headers.setdefault("Date", formatdate(time.time() + self.clock_ahead, usegmt=True))
         return response
 
     def _answer(self, request: Request) -> Response:
@@ -231,6 +238,7 @@ class FakeCore:
             return _json(201, known[1].resource())
         number = len(self.sessions) + 1
         session = FakeSession(f"sess_{number:08d}", key, body, self.script(body), self.keepalive_seconds)
+        session.created_at = int(time.time() + self.clock_ahead)
         self.sessions[session.id] = session
         if key is not None:
             self._keys[key] = (same, session)
