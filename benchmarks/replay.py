@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -66,7 +67,7 @@ def main() -> None:
         folder = Path(name)
         path = make_project(folder, arguments.rows)
         print(f"{arguments.rows} rows, {path.stat().st_size / 1e6:.0f} MB")
-        command = [sys.executable, "-m", "pytest", "-q", "-n", arguments.n, "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-q", "-n", arguments.n, "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
         command += ["--rollout-replay", str(path), "--rollout-gate", "none"]
         start = time.monotonic()
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("OPENAI_", "PYTEST_"))}
@@ -74,7 +75,9 @@ def main() -> None:
         taken = time.monotonic() - start
         print("\n".join(done.stdout.splitlines()[-8:]))
         print(done.stderr, end="")
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
         print(f"{taken:.1f} s, {arguments.rows / taken:.0f} rows/s, exit code {done.returncode}")
+        print(f"CPU {used.ru_utime + used.ru_stime:.1f} s, memory {used.ru_maxrss / 1024:.0f} MB")
 
 
 if __name__ == "__main__":

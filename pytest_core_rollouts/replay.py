@@ -25,6 +25,8 @@ from pytest_core_rollouts.tasks import Task
 
 NO_ANSWER = "no answer was recorded"
 INPUT_CHANGED = "graded again: the task's instruction, files or environment are not what the agent was given"
+SHORT = 4096
+"""Characters of an answer that is kept from the first reading to the grading."""
 _OF_GRADING = re.compile(r"the answer is |[\d,]+ values differ; the first ")
 """How notes begin that grading writes."""
 
@@ -40,11 +42,18 @@ class Replay:
     agents: tuple[Agent, ...]
     rows: Mapping[str, Mapping[tuple[str, int], int]] = field(repr=False)
     """Offsets of the rows in the file."""
+    read: Mapping[int, RolloutRecord] = field(default_factory=dict, repr=False)
+    """The rows with short answers by their offset, without trajectories: they need not be read again."""
 
     @classmethod
     def open(cls, path: Path) -> Replay:
         """Read which rows there are. Raises RecordsError."""
-        located = [(offset, slim(record)) for offset, record in read_located(path, items=False)]
+        located: list[tuple[int, RolloutRecord]] = []
+        read: dict[int, RolloutRecord] = {}
+        for offset, record in read_located(path, items=False):
+            if len(repr(record.answer)) + len(record.answer_text or "") <= SHORT:
+                read[offset] = record
+            located.append((offset, read.get(offset) or slim(record)))
         offsets = {id(record): offset for offset, record in located}
         agents: dict[str, Agent] = {}
         groups: dict[tuple[str, str], dict[str, list[RolloutRecord]]] = {}
@@ -61,7 +70,7 @@ class Replay:
                 start += max(record.sample for record in records) + 1
         if not rows:
             raise RecordsError(f"{path}: holds no rollouts to grade again")
-        return cls(path, tuple(agents.values()), rows)
+        return cls(path, tuple(agents.values()), rows, read)
 
     @property
     def size(self) -> int:
@@ -74,8 +83,9 @@ class Replay:
             yield agents[slug], sample
 
     def source(self, rollout: Rollout) -> RolloutRecord:
-        """The row that the rollout stands for, whole. Raises RecordsError."""
-        return record_at(self.path, self.rows[rollout.task.id][rollout.agent.slug, rollout.sample])
+        """The row that the rollout stands for, but for its trajectory. Raises RecordsError."""
+        offset = self.rows[rollout.task.id][rollout.agent.slug, rollout.sample]
+        return self.read.get(offset) or record_at(self.path, offset)
 
 
 class Source(Protocol):

@@ -241,11 +241,15 @@ def summarize(records: Iterable[RolloutRecord], planned: int = 0, *, judged: boo
 
 def slim(record: RolloutRecord) -> RolloutRecord:
     """The record without what only grading and reading need: thousands of them fit in memory."""
+    if record.items is None and record.answer is None and record.answer_text is None and not record.reasons:
+        return record
     return dataclasses.replace(record, items=None, answer=None, answer_text=None, reasons=(), request_ids={})
 
 
 def _judged(rows: Sequence[RolloutRecord]) -> tuple[list[RolloutRecord], int]:
     """The rows of rollouts that were not expected to fail, with plans that leave out those that were; how many."""
+    if not any(row.xfail for row in rows):
+        return list(rows), 0
     groups: dict[tuple[str, Any, str], list[RolloutRecord]] = {}
     for row in rows:
         groups.setdefault((row.run_id, agent_key(row), row.task), []).append(row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from xml.etree import ElementTree
 
 import pytest
@@ -14,13 +15,15 @@ from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of,
 BROKEN = Script(turn_status="failed", error={"code": "internal_error", "message": "the model endpoint is down"})
 
 
-def answering(core: FakeCore, **by_task: list[bytes | Script]) -> None:
+def answering(core: FakeCore, **by_task: Sequence[bytes | Script]) -> None:
     """What agents do, task by task (`Do NAME.`), one sample after the other; without an entry they are right."""
+
+    queues = {name: list(answers) for name, answers in by_task.items()}
 
     def script(body: dict[str, object]) -> Script:
         name = re.search(r"Do (\w+)\.", json.dumps(body))
         assert name is not None
-        queue = by_task.get(name.group(1))
+        queue = queues.get(name.group(1))
         one = queue.pop(0) if queue else RIGHT
         return one if isinstance(one, Script) else Script(answer=one)
 

@@ -1,0 +1,131 @@
+"""A run measured against an earlier one: what is compared, what is said before and after, what fails it."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.fake_core import FakeCore, Script
+from tests.integration.conftest import RIGHT, WRONG, Project, text_of, usage_error
+from tests.integration.test_gates import answering, gate_lines
+
+MAIN = ("--rollout-baseline", "main.jsonl")
+GATE = ("--rollout-gate", "baseline", *MAIN)
+
+
+@pytest.fixture
+def main(project: Project) -> None:
+    """Five tasks, solved in all of four samples each, in main.jsonl."""
+    for name in "abcde":
+        project.task(name)
+    result = project.run("tasks", "--samples", "4", "--rollout-out", "main.jsonl", "-q")
+    assert result.ret == 0
+
+
+@pytest.mark.usefixtures("main")
+@pytest.mark.parametrize("workers", [(), ("-n2",)])
+def test_a_drop_fails_and_what_could_be_seen_is_said_before_and_after(
+    project: Project, core: FakeCore, workers: tuple[str, ...]
+) -> None:
+    answering(core, **{name: [WRONG] * 4 for name in "abcde"})
+    result = project.run_apart("tasks", "--samples", "4", *GATE, *workers)
+    assert result.ret == 1
+    before, after = text_of(result).split("= rollouts =")
+    assert (
+        "gate baseline can see a drop of 0.250 in the mean (5 fewer of 20 rollouts solved, spread over the tasks), "
+        "a smaller one only if few tasks bear it\n"
+        "gate baseline can fail no single task: even 4/4 -> 0/4 has p = 0.029, 0.14 after Holm's correction for "
+        "5 tasks\n"
+    ) in before
+    assert "- it could see a drop of 0.250 in the mean" in after
+    assert "this run compared with main.jsonl: mean reward 1.000 -> 0.000 over 5 tasks,\n-1.000" in after
+    assert gate_lines(result)[-1] == (
+        "gate baseline: failed: mean reward 1.000 -> 0.000 over 5 tasks, a significant drop (p < 0.0001)"
+    )
+
+
+@pytest.mark.usefixtures("main")
+def test_noise_passes_and_only_what_was_selected_is_compared(project: Project, core: FakeCore) -> None:
+    answering(core, a=[WRONG])
+    result = project.run("tasks", "--samples", "4", *GATE, "--rollout-report", "r.md")
+    assert result.ret == 0, text_of(result)
+    assert gate_lines(result)[-1] == (
+        "gate baseline: passed: mean reward 1.000 -> 0.950 over 5 tasks, no significant drop (p = 0.5)"
+    )
+    assert "| a    |    4/4 |   3/4 | -0.250 | 1 |    1 |" in (project.path / "r.md").read_text()
+    result = project.run("tasks/b", "tasks/c", *GATE)
+    assert "- not selected, or gone: a, d, e" in text_of(result)
+    assert gate_lines(result)[-1].startswith("gate baseline: passed: mean reward 1.000 -> 1.000 over 2 tasks")
+
+
+@pytest.mark.usefixtures("main")
+@pytest.mark.parametrize("workers", [(), ("-n2",)])
+def test_new_changed_gone_and_skipped_tasks(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+    project.task("new")
+    shutil.rmtree(project.path / "tasks/b")
+    project.write("tasks/c/expected.json", '{"x": 1, "y": 2}')
+    result = project.run_apart("tasks", "--samples", "4", *GATE, *workers)
+    assert result.ret == 0, text_of(result)
+    text = text_of(result)
+    assert "- new, not compared: new\n- task changed, not compared: c\n- not selected, or gone: b\n" in text
+    project.task("d", yaml="skip: flaky\n")
+    result = project.run_apart("tasks", "--samples", "4", *GATE, *workers)
+    assert result.ret == 1
+    assert gate_lines(result)[-1] == "gate baseline: failed: no result for d, which the baseline has"
+
+
+@pytest.mark.usefixtures("main")
+def test_a_task_that_is_lost_is_told_even_where_the_mean_is_the_same(project: Project, core: FakeCore) -> None:
+    answering(core, a=[WRONG] * 4)
+    result = project.run("tasks", "--samples", "4", "--rollout-gate", "lost<=0", *MAIN)
+    assert result.ret == 1
+    assert gate_lines(result) == ["gate lost<=0: failed: 1 lost that the baseline always solves: a"]
+
+
+@pytest.mark.usefixtures("main")
+def test_without_a_gate_the_baseline_is_shown_and_decides_nothing(project: Project, core: FakeCore) -> None:
+    answering(core, **{name: [WRONG] * 4 for name in "abcde"})
+    result = project.run("tasks", "--samples", "4", *MAIN, "--rollout-gate", "none")
+    assert result.ret == 0
+    assert "- worse: a 4/4 -> 0/4" in text_of(result)
+    assert gate_lines(result) == ["gate none: passed: 20 of 20 rollouts graded"]
+
+
+@pytest.mark.usefixtures("main")
+def test_the_file_may_be_both_baseline_and_output(project: Project, core: FakeCore) -> None:
+    answering(core, **{name: [WRONG] * 4 for name in "abcde"})
+    result = project.run("tasks", "--samples", "4", *GATE, "--rollout-out", "main.jsonl")
+    assert result.ret == 1
+    assert gate_lines(result)[-1].startswith("gate baseline: failed: mean reward 1.000 -> 0.000")
+
+
+@pytest.mark.usefixtures("main")
+def test_an_agent_that_the_baseline_does_not_have_is_a_usage_error(project: Project, core: FakeCore) -> None:
+    created = len(core.sessions)
+    result = project.run_apart("tasks", *GATE, "--harness", "codex", "--harness", "default")
+    assert usage_error(result).endswith("main.jsonl has no results of codex/default; it has default")
+    assert len(core.sessions) == created
+
+
+@pytest.mark.usefixtures("main")
+def test_a_single_agent_is_compared_with_the_single_one_there(project: Project) -> None:
+    result = project.run("tasks", *GATE, "--harness", "codex")
+    assert result.ret == 0
+    assert gate_lines(result)[-1].startswith("gate baseline: passed: mean reward 1.000 -> 1.000 over 5 tasks")
+
+
+def test_two_prompts_of_one_run_are_compared(project: Project, core: FakeCore) -> None:
+    for name in "abcdef":
+        project.task(name)
+    for prompt in ("long", "short"):
+        project.write(f"{prompt}.yaml", f"name: {prompt}\nharness: codex\ninstructions: Be {prompt}.\n")
+    core.script = lambda body: _answer_if(b"Be long" in repr(body).encode())
+    args = ("--rollout-agent", "long.yaml", "--rollout-agent", "short.yaml", "--rollout-gate", "none")
+    text = text_of(project.run("tasks", *args))
+    assert "short compared with long: mean reward 1.000 -> 0.000 over 6 tasks, -1.000" in text
+    assert "p = 0.031 on these tasks, p = 0.031 on" in text.replace("\n  ", " ")  # 2 of 2**6 either way
+
+
+def _answer_if(right: bool) -> Script:
+    return Script(answer=RIGHT if right else WRONG)

@@ -1,0 +1,249 @@
+"""Recorded answers graded again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_core_rollouts.records import RolloutRecord, append
+from tests.integration.conftest import Project, node_ids, outcomes, text_of, usage_error
+
+OLD = "20261101T000000Z-00aa"
+REPLAY = ("--rollout-replay", "old.jsonl")
+
+
+def row(task: str, sample: int, reward: float | None, answer: Any = None, **fields: Any) -> RolloutRecord:
+    run_id = fields.pop("run_id", OLD)
+    told: dict[str, Any] = {
+        "rollout_id": f"{run_id}.{task}.codex-default.{sample}",
+        "task": task,
+        "harness": "codex",
+        "model": "default",
+        "sample": sample,
+        "session_id": f"sess_{task}{sample}",
+        "status": "error" if reward is None else "completed",
+        "reward": reward,
+        "answer": answer,
+        "duration_s": 12.5,
+        "usage": {"total_tokens": 7},
+        "items": [{"id": "i1"}],
+        "run_id": run_id,
+        "group_id": f"{run_id}.{task}.codex-default",
+        "agent": {"name": None, "slug": "codex-default", "digest": "d"},
+        "settings": {"timeout": 60.0, "network": {"access": "disabled"}},
+        "input_digest": "i",
+        "grading_digest": "g",
+        "planned": {"run": 9, "agent": 9, "tasks": 9, "group": 9},
+    }
+    return RolloutRecord(**(told | fields))
+
+
+def old(project: Project, *rows: RolloutRecord, name: str = "old.jsonl") -> Path:
+    for one in rows:
+        append(project.path / name, one, sync=False)
+    return project.path / name
+
+
+def new_rows(project: Project) -> dict[tuple[str, int], dict[str, Any]]:
+    [path] = project.results
+    rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+    return {(one["task"], one["sample"]): one for one in rows}
+
+
+@pytest.mark.usefixtures("no_core")
+def test_answers_are_graded_by_what_is_expected_today_with_no_core_and_no_key(project: Project) -> None:
+    project.task("a", expected={"x": 1})
+    old(project, row("a", 0, 0.0, {"x": 1}), row("a", 1, 1.0, {"x": 2}))
+    result = project.run_apart("--rollout-replay", "old.jsonl", "-v")
+    assert result.ret == 1
+    assert "replay: 2 of 2 rows of " in text_of(result)
+    assert outcomes(result) == {"passed": 1, "failed": 1}
+    assert "tasks/a/instruction.md::codex-default-0 PASSED" in text_of(result)
+    rows = new_rows(project)
+    assert [(rows["a", sample]["reward"], rows["a", sample]["status"]) for sample in (0, 1)] == [
+        (1.0, "completed"),
+        (0.0, "completed"),
+    ]
+    assert rows["a", 1]["reasons"] == [{"path": "x", "expected": 1, "answered": 2}]
+
+
+@pytest.mark.usefixtures("no_core")
+def test_the_new_row_names_its_source_and_keeps_what_it_says_of_the_agent(project: Project) -> None:
+    project.task("a", expected={"x": 1.1}, yaml="tolerance: {relative: 0.01}\n")
+    old(project, row("a", 0, 0.0, {"x": 1.105}, attempt=2, started_at="2026-11-01T00:00:00+00:00"))
+    assert project.run(*REPLAY).ret == 0
+    one = new_rows(project)["a", 0]
+    assert one["settings"] == {
+        "timeout": 60.0,
+        "network": {"access": "disabled"},
+        "tolerance": {"relative": 0.01, "absolute": 0.0},
+        "replay_of": {"file": "old.jsonl", "run_id": OLD, "rollout_id": f"{OLD}.a.codex-default.0"},
+    }
+    kept = ("session_id", "duration_s", "usage", "attempt", "started_at", "input_digest", "answer")
+    assert [one[name] for name in kept] == [
+        "sess_a0",
+        12.5,
+        {"total_tokens": 7},
+        2,
+        "2026-11-01T00:00:00+00:00",
+        "i",
+        {"x": 1.105},
+    ]
+    assert one["run_id"] != OLD
+    assert one["rollout_id"] == f"{one['run_id']}.a.codex-default.0"
+    assert one["grading_digest"] not in ("", "g")
+    assert one["items"] is None
+    assert one["planned"] == {"run": 1, "agent": 1, "tasks": 1, "group": 1}
+    assert one["notes"] == [
+        "graded again: the task's instruction, files or environment are not what the agent was given"
+    ]
+
+
+@pytest.mark.usefixtures("no_core")
+def test_what_has_no_answer_keeps_its_result(project: Project) -> None:
+    project.task("a")
+    missing = "/workspace/outputs/answer.json not found; Artifacts seen: none"
+    no_json = {"answer_text": "x = 1", "notes": ["the answer is not valid JSON: Expecting value (line 1, column 1)"]}
+    old(
+        project,
+        row("a", 0, 0.0, status="timeout"),
+        row("a", 1, 0.0, status="failed", error="context_length_exceeded"),
+        row("a", 2, None, error="POST /agents/sessions: 503"),
+        row("a", 3, None, status="cancelled", error="the run was interrupted"),
+        row("a", 4, 0.0, notes=["attempt 1: 503", missing]),
+        row("a", 5, 0.0, **no_json),
+        row("a", 6, None, {"x": 1}, error="the grader raised NameError: name 'y' is not defined"),
+    )
+    result = project.run(*REPLAY, "--rollout-gate", "none")
+    assert outcomes(result) == {"errors": 2, "solved": 1, "unsolved": 4}
+    rows = new_rows(project)
+    assert [(rows["a", n]["status"], rows["a", n]["reward"]) for n in range(7)] == [
+        ("timeout", 0.0),
+        ("failed", 0.0),
+        ("error", None),
+        ("cancelled", None),
+        ("completed", 0.0),
+        ("completed", 0.0),
+        ("completed", 1.0),  # the answer was there, only its grading had failed
+    ]
+    assert rows["a", 2]["error"] == "POST /agents/sessions: 503"
+    assert rows["a", 6]["error"] is None
+    assert rows["a", 4]["notes"][1:] == ["attempt 1: 503", missing]
+    assert rows["a", 5]["notes"][1:] == no_json["notes"]
+
+
+@pytest.mark.usefixtures("no_core")
+def test_a_grader_of_the_projects_own_grades_again(project: Project) -> None:
+    folder = project.task("a")
+    (folder / "grader.py").write_text("def grade(answer):\n    return answer.value['x'] / 4\n")
+    old(project, row("a", 0, 1.0, {"x": 1}), row("a", 1, 1.0, {"y": 1}))
+    result = project.run(*REPLAY, "--rollout-gate", "none")
+    assert outcomes(result) == {"errors": 1, "unsolved": 1}
+    assert new_rows(project)["a", 0]["reward"] == 0.25
+    assert "KeyError" in new_rows(project)["a", 1]["error"]
+
+
+@pytest.mark.usefixtures("no_core")
+@pytest.mark.parametrize(
+    ("args", "selected"),
+    [
+        (("-k", "b"), ["b::0", "b::1"]),
+        (("-m", "rollout(sample=1)"), ["a::1", "b::1"]),
+        (("--rollout-task", "a"), ["a::0", "a::1"]),
+        (("tasks/a/instruction.md::codex-default-1",), ["a::1"]),
+    ],
+)
+def test_the_usual_filters_choose_among_rows(project: Project, args: tuple[str, ...], selected: list[str]) -> None:
+    project.task("a")
+    project.task("b")
+    project.task("c")  # not in the file
+    old(project, *(row(task, sample, 1.0, {"x": 1}) for task in "ab" for sample in (0, 1)))
+    found = node_ids(project.run(*REPLAY, *args, "--collect-only", "-q"))
+    assert found == [f"tasks/{one[0]}/instruction.md::codex-default-{one[-1]}" for one in selected]
+
+
+@pytest.mark.usefixtures("no_core")
+def test_rows_of_tasks_that_are_gone_are_named(project: Project) -> None:
+    project.task("a")
+    old(project, row("a", 0, 1.0, {"x": 1}), row("old", 0, 1.0, {"x": 1}))
+    text = text_of(project.run(*REPLAY))
+    assert "replay: 1 of 2 rows of " in text
+    assert "no rollout selected of old" in text
+
+
+@pytest.mark.usefixtures("no_core")
+def test_samples_of_several_runs_are_counted_on_and_of_repeated_rows_one_counts(project: Project) -> None:
+    project.task("a")
+    old(
+        project,
+        row("a", 0, None, error="503"),
+        row("a", 0, 0.0, {"x": 1}),  # a resume's
+        row("a", 1, 1.0, {"x": 1}),
+        row("a", 0, 0.0, {"x": 2}, run_id="20261102T000000Z-00bb"),
+    )
+    result = project.run(*REPLAY, "--rollout-gate", "none")
+    assert outcomes(result) == {"solved": 2, "unsolved": 1}
+    sources = {sample: one["settings"]["replay_of"]["run_id"] for (_, sample), one in new_rows(project).items()}
+    assert sources == {0: OLD, 1: OLD, 2: "20261102T000000Z-00bb"}
+
+
+@pytest.mark.usefixtures("no_core")
+def test_workers_share_a_replay_and_gates_judge_it(project: Project) -> None:
+    for name in "abc":
+        project.task(name)
+    old(project, *(row(task, sample, 0.0, {"x": 1 if sample else 2}) for task in "abc" for sample in range(4)))
+    result = project.run_apart(*REPLAY, "-n2", "--rollout-gate", "pass@1>=0.75", "--rollout-gate", "pass^2>=0.6")
+    assert result.ret == 1
+    text = text_of(result)
+    assert "gate pass@1>=0.75: passed: 0.750 >= 0.75" in text
+    assert "gate pass^2>=0.6: failed: 0.500 < 0.6" in text
+    assert len(new_rows(project)) == 12
+
+
+@pytest.mark.usefixtures("no_core")
+def test_agent_files_are_not_needed(project: Project) -> None:
+    project.task("a")
+    agent = {"name": "short prompt", "slug": "short-prompt-1b5c35", "digest": "d"}
+    old(project, row("a", 0, 0.0, {"x": 1}, agent=agent))
+    result = project.run(*REPLAY)
+    assert result.ret == 0
+    assert "short prompt" in text_of(result)
+    assert new_rows(project)["a", 0]["agent"]["digest"] == "d"
+
+
+@pytest.mark.usefixtures("no_core")
+@pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        (("--harness", "codex"), "--harness: a replay's rollouts are those of its file; choose among them with -k"),
+        (("--samples", "2"), "--samples: a replay's rollouts are those of its file"),
+        (("--rollout-out", "old.jsonl"), "--rollout-out: "),
+        (("--rollout-replay", "none.jsonl"), "--rollout-replay: "),
+        (("--rollout-replay", "empty.jsonl"), "--rollout-replay: "),
+        (("--rollout-replay", "broken.jsonl"), "--rollout-replay: "),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_a_usage_error(project: Project, args: tuple[str, ...], error: str) -> None:
+    project.task("a")
+    old(project, row("a", 0, 1.0, {"x": 1}))
+    project.write("empty.jsonl")
+    project.write("broken.jsonl", "{}\n")
+    result = project.run_apart(*REPLAY, *args)
+    assert usage_error(result).startswith(error)
+    assert not project.results
+
+
+@pytest.mark.usefixtures("no_core")
+@pytest.mark.slow
+def test_ten_thousand_rows_take_seconds(project: Project) -> None:
+    for number in range(100):
+        project.task(f"t{number}")
+    old(project, *(row(f"t{index % 100}", index // 100, 0.0, {"x": 1}) for index in range(10_000)))
+    result = project.run_apart(*REPLAY, "-q", "-p", "no:cacheprovider")
+    assert result.ret == 0
+    assert len(new_rows(project)) == 10_000
+    seconds = float(text_of(result).rpartition(" passed in ")[2].split("s")[0])
+    assert seconds < 60  # a third of it on a machine that has nothing else to do
