@@ -31,7 +31,10 @@ from pytest_core_rollouts.report.html_data import details, index, scan
 PIECE = 1 << 20
 """Characters of JSON that are packed together; a rollout that is longer has a piece of its own."""
 
-_SCRIPTS = ("dom", "data", "text", "diff", "items", "charts", "lists", "overview", "rollout", "pages", "app")
+_SCRIPTS = (
+    *("dom", "data", "text", "diff", "items", "charts", "lists", "outcomes", "figures"),
+    *("overview", "rollout", "pages", "baseline", "app"),
+)
 _LEVEL = 6
 
 

@@ -8,9 +8,17 @@ let state = { ...EMPTY, is: new Set() };
 
 // Ids may hold anything, lone surrogates included, which cannot be part of an address.
 const encode = (text) => encodeURIComponent(text.replace(LONE, "\ufffd"));
-const decode = (text) => { try { return decodeURIComponent(text); } catch { return text; } };
+const decode = (text) => {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+};
 
-const tell = (text) => { byId("live").textContent = text; };
+const tell = (text) => {
+  byId("live").textContent = text;
+};
 
 // Filters
 
@@ -22,7 +30,16 @@ const matches = (row) =>
   words.every((word) => haystack(row).includes(word));
 
 const haystack = (row) => {
-  row.text ??= [report.tasks[row.task], report.agents[row.agent].label, row.id, row.outcome, `#${row.sample}`, row.brief].join("\n").toLowerCase();
+  row.text ??= [
+    report.tasks[row.task],
+    report.agents[row.agent].label,
+    row.id,
+    row.outcome,
+    `#${row.sample}`,
+    row.brief,
+  ]
+    .join("\n")
+    .toLowerCase();
   return row.text;
 };
 
@@ -61,11 +78,15 @@ const go = (change) => {
   setState({ ...state, ...change });
   history.replaceState(null, "", `#${route().path}${query()}`);
   byId("search").value = state.q;
-  for (const bar of document.querySelectorAll("[data-filters]")) bar.replaceWith(filterBar(JSON.parse(bar.dataset.filters) ? { sorts: SORTS } : {}));
+  for (const bar of document.querySelectorAll("[data-filters]"))
+    bar.replaceWith(filterBar(JSON.parse(bar.dataset.filters) ? { sorts: SORTS } : {}));
   page.filtered?.();
 };
 
-const clearFilters = () => { go({ ...EMPTY, is: new Set() }); byId("search").focus(); };
+const clearFilters = () => {
+  go({ ...EMPTY, is: new Set() });
+  byId("search").focus();
+};
 
 const toggled = (set, name) => {
   const next = new Set(set);
@@ -75,16 +96,64 @@ const toggled = (set, name) => {
 
 const filterBar = ({ sorts }) => {
   const counts = countOutcomes(report.rows);
-  const refocus = (selector, act) => () => { act(); document.querySelector(selector)?.focus(); };
-  return h("div", { class: "filters", "data-filters": JSON.stringify(Boolean(sorts)) },
-    h("div", { class: "chips", role: "group", "aria-label": "Outcomes" }, counts.map(([name, count]) =>
-      h("button", { type: "button", class: "chip", id: `is-${name}`, "aria-pressed": String(state.is.has(name)), title: NAMES[name], click: refocus(`#is-${name}`, () => go({ is: toggled(state.is, name) })) }, glyph(name), name, h("span", { class: "muted" }, count.toLocaleString("en"))))),
-    report.agents.length > 1 && choice("agent-choice", "Agent", [["", "all"], ...report.agents.map((agent, at) => [String(at), oneLine(agent.label, 60)])], String(state.agent ?? ""), (value) => go({ agent: value === "" ? null : Number(value) })),
-    sorts && choice("sort-choice", "Order", Object.entries(sorts).map(([key, [name]]) => [key, name]), state.sort, (value) => go({ sort: value })));
+  const refocus = (selector, act) => () => {
+    act();
+    document.querySelector(selector)?.focus();
+  };
+  return h(
+    "div",
+    { class: "filters", "data-filters": JSON.stringify(Boolean(sorts)) },
+    h(
+      "div",
+      { class: "chips", role: "group", "aria-label": "Outcomes" },
+      counts.map(([name, count]) =>
+        h(
+          "button",
+          {
+            type: "button",
+            class: "chip",
+            id: `is-${name}`,
+            "aria-pressed": String(state.is.has(name)),
+            title: NAMES[name],
+            click: refocus(`#is-${name}`, () => go({ is: toggled(state.is, name) })),
+          },
+          glyph(name),
+          name,
+          h("span", { class: "muted" }, count.toLocaleString("en")),
+        ),
+      ),
+    ),
+    report.agents.length > 1 &&
+      choice(
+        "agent-choice",
+        "Agent",
+        [["", "all"], ...report.agents.map((agent, at) => [String(at), oneLine(agent.label, 60)])],
+        String(state.agent ?? ""),
+        (value) => go({ agent: value === "" ? null : Number(value) }),
+      ),
+    sorts &&
+      choice(
+        "sort-choice",
+        "Order",
+        Object.entries(sorts).map(([key, [name]]) => [key, name]),
+        state.sort,
+        (value) => go({ sort: value }),
+      ),
+  );
 };
 
 const choice = (id, label, options, value, change) => {
-  const select = h("select", { id, change: (event) => { change(event.target.value); byId(id)?.focus(); } }, options.map(([key, text]) => h("option", { value: key, selected: key === value }, text)));
+  const select = h(
+    "select",
+    {
+      id,
+      change: (event) => {
+        change(event.target.value);
+        byId(id)?.focus();
+      },
+    },
+    options.map(([key, text]) => h("option", { value: key, selected: key === value }, text)),
+  );
   return h("label", { class: "choice" }, h("span", { class: "muted small" }, label), select);
 };
 
@@ -95,7 +164,12 @@ const route = () => {
   return { path: path || "/", search };
 };
 
-const PAGES = [["/", "Overview"], ["/rollouts", "Rollouts"], ["/baseline", "Baseline"], ["/run", "Run"]];
+const PAGES = [
+  ["/", "Overview"],
+  ["/rollouts", "Rollouts"],
+  ["/baseline", "Baseline"],
+  ["/run", "Run"],
+];
 
 const pageOf = (path) => {
   const [, kind, id = "", item] = path.split("/");
@@ -124,19 +198,38 @@ const draw = () => {
   replace(byId("main"), page.nodes);
   document.title = page.title ? `${page.title} \u00b7 ${baseTitle}` : baseTitle;
   drawNav(path);
-  scrollTo(0, path.startsWith("/rollout/") || path.startsWith("/task/") ? 0 : scrolls.get(path) ?? 0);
-  page.ready?.then(() => { if (page.cursor?.at >= 0) move(0); });
+  scrollTo(0, path.startsWith("/rollout/") || path.startsWith("/task/") ? 0 : (scrolls.get(path) ?? 0));
+  page.ready?.then(() => {
+    if (page.cursor?.at >= 0) move(0);
+  });
 };
 
 const drawNav = (path) =>
-  replace(byId("nav"), PAGES.filter(([where]) => where !== "/baseline" || report.baseline).map(([where, name]) =>
-    h("a", { href: `#${where}${where === "/" || where === "/rollouts" ? query() : ""}`, "aria-current": where === path ? "page" : null }, name)));
+  replace(
+    byId("nav"),
+    PAGES.filter(([where]) => where !== "/baseline" || report.baseline).map(([where, name]) =>
+      h(
+        "a",
+        {
+          href: `#${where}${where === "/" || where === "/rollouts" ? query() : ""}`,
+          "aria-current": where === path ? "page" : null,
+        },
+        name,
+      ),
+    ),
+  );
 
 // Keyboard
 
 const SHORTCUTS = [
-  ["j / k", "next / previous task, rollout or item"], ["Enter", "open it"], ["n / p", "next / previous rollout"], ["/", "search"],
-  ["Esc", "leave the search, or go up"], ["e", "unfold or fold all output in view"], ["t", "switch the theme"], ["?", "this list"],
+  ["j / k", "next / previous task, rollout or item"],
+  ["Enter", "open it"],
+  ["n / p", "next / previous rollout"],
+  ["/", "search"],
+  ["Esc", "leave the search, or go up"],
+  ["e", "unfold or fold all output in view"],
+  ["t", "switch the theme"],
+  ["?", "this list"],
 ];
 
 const move = (step) => {
@@ -180,8 +273,20 @@ const escape = () => {
 };
 
 const KEYS = {
-  j: () => move(1), k: () => move(-1), o: openAt, Enter: openAt, n: () => neighbourKey(1), p: () => neighbourKey(-1),
-  "/": () => { byId("search").focus(); byId("search").select(); }, e: unfoldAll, t: () => switchTheme(), "?": () => showHelp(), Escape: escape,
+  j: () => move(1),
+  k: () => move(-1),
+  o: openAt,
+  Enter: openAt,
+  n: () => neighbourKey(1),
+  p: () => neighbourKey(-1),
+  "/": () => {
+    byId("search").focus();
+    byId("search").select();
+  },
+  e: unfoldAll,
+  t: () => switchTheme(),
+  "?": () => showHelp(),
+  Escape: escape,
 };
 
 const onKey = (event) => {
@@ -201,9 +306,31 @@ const onKey = (event) => {
 
 const showHelp = () => {
   const dialog = byId("keys");
-  replace(dialog, h("form", { method: "dialog" },
-    h("div", { class: "panel-head" }, h("h2", { id: "keys-title" }, "Keyboard"), h("button", { class: "quiet", "aria-label": "Close" }, "Esc")),
-    h("dl", { class: "shortcuts" }, SHORTCUTS.map(([keys, means]) => [h("dt", null, keys.split(" / ").map((key, at) => [at ? " " : "", h("kbd", null, key)])), h("dd", null, means)]))));
+  replace(
+    dialog,
+    h(
+      "form",
+      { method: "dialog" },
+      h(
+        "div",
+        { class: "panel-head" },
+        h("h2", { id: "keys-title" }, "Keyboard"),
+        h("button", { class: "quiet", "aria-label": "Close" }, "Esc"),
+      ),
+      h(
+        "dl",
+        { class: "shortcuts" },
+        SHORTCUTS.map(([keys, means]) => [
+          h(
+            "dt",
+            null,
+            keys.split(" / ").map((key, at) => [at ? " " : "", h("kbd", null, key)]),
+          ),
+          h("dd", null, means),
+        ]),
+      ),
+    ),
+  );
   dialog.showModal();
 };
 
@@ -222,11 +349,19 @@ const setTheme = (next) => {
 
 const switchTheme = () => {
   setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]);
-  try { localStorage.setItem("rollouts-theme", theme); } catch { /* a browser may refuse storage to files */ }
+  try {
+    localStorage.setItem("rollouts-theme", theme);
+  } catch {
+    /* a browser may refuse storage to files */
+  }
 };
 
 const storedTheme = () => {
-  try { return localStorage.getItem("rollouts-theme"); } catch { return null; }
+  try {
+    return localStorage.getItem("rollouts-theme");
+  } catch {
+    return null;
+  }
 };
 
 // Start
@@ -237,7 +372,10 @@ const start = async () => {
   setTheme(storedTheme());
   byId("theme").addEventListener("click", switchTheme);
   byId("help").addEventListener("click", showHelp);
-  byId("skip").addEventListener("click", (event) => { event.preventDefault(); byId("main").focus(); });
+  byId("skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    byId("main").focus();
+  });
   byId("brand").textContent = oneLine(baseTitle, 60);
   report = readIndex(await unpack(byId("index").textContent));
   byId("search").addEventListener("input", (event) => {
@@ -250,4 +388,6 @@ const start = async () => {
   document.documentElement.dataset.ready = "";
 };
 
-start().catch((error) => replace(byId("main"), h("p", { class: "callout broken" }, `This report cannot be shown: ${error.message}`)));
+start().catch((error) =>
+  replace(byId("main"), h("p", { class: "callout broken" }, `This report cannot be shown: ${error.message}`)),
+);

@@ -26,14 +26,18 @@ const linesDiff = (before, after) => {
   const common = new Uint32Array((a.length + 1) * width);
   for (let i = a.length - 1; i >= 0; i--) {
     for (let j = b.length - 1; j >= 0; j--) {
-      common[i * width + j] = a[i] === b[j] ? common[(i + 1) * width + j + 1] + 1 : Math.max(common[(i + 1) * width + j], common[i * width + j + 1]);
+      common[i * width + j] =
+        a[i] === b[j]
+          ? common[(i + 1) * width + j + 1] + 1
+          : Math.max(common[(i + 1) * width + j], common[i * width + j + 1]);
     }
   }
   const lines = [];
   let [i, j] = [0, 0];
   while (i < a.length || j < b.length) {
     if (i < a.length && j < b.length && a[i] === b[j]) lines.push(["same", a[i++], j++]);
-    else if (j >= b.length || (i < a.length && common[(i + 1) * width + j] >= common[i * width + j + 1])) lines.push(["del", a[i++]]);
+    else if (j >= b.length || (i < a.length && common[(i + 1) * width + j] >= common[i * width + j + 1]))
+      lines.push(["del", a[i++]]);
     else lines.push(["add", b[j++]]);
   }
   return lines;
@@ -42,8 +46,15 @@ const linesDiff = (before, after) => {
 const SIGN = { add: "+ ", del: "- ", same: "  " };
 
 const replacement = (before, after) => {
-  const text = linesDiff(before, after).map(([kind, line]) => SIGN[kind] + line).join("\n");
-  return textBlock(text, { nodes: (part) => part.split("\n").map((line) => diffLine(patchKind(line), line)), tail: false, label: "change", kind: "mono diff" });
+  const text = linesDiff(before, after)
+    .map(([kind, line]) => SIGN[kind] + line)
+    .join("\n");
+  return textBlock(text, {
+    nodes: (part) => part.split("\n").map((line) => diffLine(patchKind(line), line)),
+    tail: false,
+    label: "change",
+    kind: "mono diff",
+  });
 };
 
 /** One value with the part that differs from `other` marked: what is between their common start and end. */
@@ -52,12 +63,24 @@ const marked = (text, other, kind) => {
   let start = 0;
   while (start < text.length && start < other.length && text[start] === other[start]) start++;
   let end = 0;
-  while (end < text.length - start && end < other.length - start && text[text.length - 1 - end] === other[other.length - 1 - end]) end++;
+  while (
+    end < text.length - start &&
+    end < other.length - start &&
+    text[text.length - 1 - end] === other[other.length - 1 - end]
+  )
+    end++;
   const middle = text.slice(start, text.length - end);
-  return [visible(text.slice(0, start)), middle && h("mark", { class: kind }, visible(middle)), visible(text.slice(text.length - end))];
+  return [
+    visible(text.slice(0, start)),
+    middle && h("mark", { class: kind }, visible(middle)),
+    visible(text.slice(text.length - end)),
+  ];
 };
 
-const SPECIAL = new Map([['"(missing)"', "missing"], ['"(nothing)"', "nothing"]]);
+const SPECIAL = new Map([
+  ['"(missing)"', "missing"],
+  ['"(nothing)"', "nothing"],
+]);
 
 const valueNode = (text, other, kind) => {
   if (text === undefined) return h("span", { class: "muted" }, kind === "was" ? "hidden" : "\u2013");
@@ -71,20 +94,45 @@ const valueNode = (text, other, kind) => {
 const reasonsTable = (reasons) => {
   const hidden = reasons.every((reason) => reason.expected === undefined);
   const heads = ["Place", !hidden && "Expected", "Answered"].filter(Boolean);
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Where the answer differs" },
-    h("table", { class: "reasons" },
-      h("thead", null, h("tr", null, heads.map((head) => h("th", { scope: "col" }, head)))),
-      h("tbody", null, reasons.map((reason) => reasonRow(reason, hidden)))));
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": "Where the answer differs" },
+    h(
+      "table",
+      { class: "reasons" },
+      h(
+        "thead",
+        null,
+        h(
+          "tr",
+          null,
+          heads.map((head) => h("th", { scope: "col" }, head)),
+        ),
+      ),
+      h(
+        "tbody",
+        null,
+        reasons.map((reason) => reasonRow(reason, hidden)),
+      ),
+    ),
+  );
 };
 
 const reasonRow = (reason, hidden) => {
   const both = reason.expected !== undefined && reason.answered !== undefined;
   if (!hidden && both && reason.expected.includes("\n") && reason.answered.includes("\n")) {
-    return h("tr", null, h("th", { scope: "row", class: "mono" }, visible(reason.path)),
-      h("td", { colspan: "2" }, replacement(reason.expected, reason.answered)));
+    return h(
+      "tr",
+      null,
+      h("th", { scope: "row", class: "mono" }, visible(reason.path)),
+      h("td", { colspan: "2" }, replacement(reason.expected, reason.answered)),
+    );
   }
-  return h("tr", null,
+  return h(
+    "tr",
+    null,
     h("th", { scope: "row", class: "mono" }, visible(reason.path)),
     !hidden && h("td", null, valueNode(reason.expected, reason.answered, "was")),
-    h("td", null, valueNode(reason.answered, hidden ? undefined : reason.expected, "is")));
+    h("td", null, valueNode(reason.answered, hidden ? undefined : reason.expected, "is")),
+  );
 };

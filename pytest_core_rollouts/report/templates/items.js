@@ -1,6 +1,6 @@
 // The trajectory: one article for each Item, by its type. Unknown types are shown as data.
 
-const pretty = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "");
+const pretty = (value) => (typeof value === "string" ? value : (JSON.stringify(value, null, 2) ?? ""));
 
 const tag = (text, kind = "") => h("span", { class: `tag ${kind}` }, oneLine(text, 80));
 
@@ -28,7 +28,13 @@ const commandBody = (item) => {
     : textBlock(command, { tail: false, label: "command" });
   return [
     h("div", { class: "command" }, shown),
-    item.output ? h("div", { class: "output" }, output(pretty(item.output), "output")) : h("div", { class: "output muted none" }, item.exit_code === null || item.exit_code === undefined ? "no output kept" : "no output"),
+    item.output
+      ? h("div", { class: "output" }, output(pretty(item.output), "output"))
+      : h(
+          "div",
+          { class: "output muted none" },
+          item.exit_code === null || item.exit_code === undefined ? "no output kept" : "no output",
+        ),
   ];
 };
 
@@ -38,7 +44,9 @@ const commandMeta = (item) => {
     (item.status !== "failed" || !code) && statusTag(item),
     item.cwd && item.cwd !== "/workspace" && h("span", { class: "muted mono" }, oneLine(item.cwd, 60)),
     typeof item.duration_ms === "number" && h("span", { class: "muted" }, seconds(item.duration_ms / 1000)),
-    code === null || code === undefined ? tag("no exit code", "warn") : tag(`exit ${code}`, code === 0 ? "good" : "bad"),
+    code === null || code === undefined
+      ? tag("no exit code", "warn")
+      : tag(`exit ${code}`, code === 0 ? "good" : "bad"),
   ];
 };
 
@@ -46,8 +54,14 @@ const content = (parts) => (Array.isArray(parts) ? parts : [parts]).map(contentP
 
 const contentPart = (part) => {
   if (typeof part === "string") return textBlock(part, { nodes: prose, kind: "prose", label: "text" });
-  if (part && typeof part.text === "string") return textBlock(part.text, { nodes: prose, kind: "prose", tail: false, label: "message" });
-  if (part && part.type === "input_image") return h("p", { class: "muted" }, `An image, not shown (${plural(String(part.image_url).length, "character")} of address)`);
+  if (part && typeof part.text === "string")
+    return textBlock(part.text, { nodes: prose, kind: "prose", tail: false, label: "message" });
+  if (part && part.type === "input_image")
+    return h(
+      "p",
+      { class: "muted" },
+      `An image, not shown (${plural(String(part.image_url).length, "character")} of address)`,
+    );
   if (part && part.type === "encrypted_content") return h("p", { class: "muted" }, "Encrypted content");
   return textBlock(pretty(part), { label: "content" });
 };
@@ -58,7 +72,11 @@ const EDITED = ["old_string", "old_str", "new_string", "new_str"];
 const editOf = (args) => {
   if (typeof args === "string") {
     if (isPatch(args)) return [output(args, "patch")];
-    try { return /^\s*\{/.test(args) && args.length < 2e6 ? editOf(JSON.parse(args)) : null; } catch { return null; }
+    try {
+      return /^\s*\{/.test(args) && args.length < 2e6 ? editOf(JSON.parse(args)) : null;
+    } catch {
+      return null;
+    }
   }
   if (!args || typeof args !== "object") return null;
   const path = args.file_path ?? args.path;
@@ -71,10 +89,21 @@ const editOf = (args) => {
   if (Array.isArray(args.edits)) return [...where, args.edits.map((edit) => editOf(edit) ?? textBlock(pretty(edit)))];
   const changes = Array.isArray(args.changes) ? args.changes : null;
   if (changes?.every((change) => change && typeof change.diff === "string")) {
-    return changes.map((change) => [h("div", { class: "mono path" }, oneLine(change.path ?? "")), textBlock(change.diff, { nodes: patchNodes, kind: "mono diff", label: "patch" })]);
+    return changes.map((change) => [
+      h("div", { class: "mono path" }, oneLine(change.path ?? "")),
+      textBlock(change.diff, { nodes: patchNodes, kind: "mono diff", label: "patch" }),
+    ]);
   }
   if (path && typeof args.content === "string") {
-    return [...where, textBlock(args.content, { nodes: (text) => text.split("\n").map((line) => diffLine("add", line)), kind: "mono diff", tail: false, label: "file" })];
+    return [
+      ...where,
+      textBlock(args.content, {
+        nodes: (text) => text.split("\n").map((line) => diffLine("add", line)),
+        kind: "mono diff",
+        tail: false,
+        label: "file",
+      }),
+    ];
   }
   return null;
 };
@@ -83,8 +112,13 @@ const args = (item) => {
   const edit = editOf(item.arguments);
   if (edit) return edit;
   let value = item.arguments;
-  try { if (typeof value === "string") value = JSON.parse(value); } catch { /* shown as it is */ }
-  if (value && typeof value === "object" && Object.keys(value).length === 1 && typeof value.command === "string") value = value.command;
+  try {
+    if (typeof value === "string") value = JSON.parse(value);
+  } catch {
+    /* shown as it is */
+  }
+  if (value && typeof value === "object" && Object.keys(value).length === 1 && typeof value.command === "string")
+    value = value.command;
   return textBlock(pretty(value), { tail: false, label: "arguments" });
 };
 
@@ -93,7 +127,11 @@ const section = (label, ...nodes) => h("div", { class: "output" }, h("div", { cl
 const resultOf = (result) => {
   if (!result) return null;
   if (result.error) return section("Error", textBlock(String(result.error), { kind: "mono error", label: "error" }));
-  return h("div", { class: "output" }, Array.isArray(result.output) ? content(result.output) : output(pretty(result.output ?? ""), "result"));
+  return h(
+    "div",
+    { class: "output" },
+    Array.isArray(result.output) ? content(result.output) : output(pretty(result.output ?? ""), "result"),
+  );
 };
 
 const subagent = (verb) => ({
@@ -102,18 +140,35 @@ const subagent = (verb) => ({
   meta: (item) => [tag(verb), item.model && tag(item.model), statusTag(item)],
   body: (item) => [
     item.content && content(item.content),
-    h("p", { class: "muted mono" }, oneLine([item.agent_id, item.sender_agent_id, item.recipient_agent_id, ...(item.recipient_agent_ids ?? [])].filter(Boolean).join(" \u2192 "))),
+    h(
+      "p",
+      { class: "muted mono" },
+      oneLine(
+        [item.agent_id, item.sender_agent_id, item.recipient_agent_id, ...(item.recipient_agent_ids ?? [])]
+          .filter(Boolean)
+          .join(" \u2192 "),
+      ),
+    ),
   ],
 });
 
-const search = (action) => action?.query || (action?.queries ?? []).join(" \u00b7 ") || [action?.pattern, action?.url].filter(Boolean).join(" in ") || "";
+const search = (action) =>
+  action?.query ||
+  (action?.queries ?? []).join(" \u00b7 ") ||
+  [action?.pattern, action?.url].filter(Boolean).join(" in ") ||
+  "";
 
 /** How each type is shown: a class, who or what it is, notes beside it, what it holds. */
 const TYPES = {
   message: {
     kind: (item) => (item.role === "user" ? "user" : "agent"),
-    name: (item) => (item.role === "user" ? "User" : item.role === "assistant" ? "Agent" : oneLine(item.role ?? "message", 40)),
-    meta: (item) => [item.phase === "commentary" && h("span", { class: "muted" }, "commentary"), item.phase === "final_answer" && h("span", { class: "muted" }, "final answer"), statusTag(item)],
+    name: (item) =>
+      item.role === "user" ? "User" : item.role === "assistant" ? "Agent" : oneLine(item.role ?? "message", 40),
+    meta: (item) => [
+      item.phase === "commentary" && h("span", { class: "muted" }, "commentary"),
+      item.phase === "final_answer" && h("span", { class: "muted" }, "final answer"),
+      statusTag(item),
+    ],
     body: (item) => content(item.content ?? []),
   },
   reasoning: {
@@ -132,7 +187,12 @@ const TYPES = {
     meta: (item) => [statusTag(item)],
     body: (item, result) => [h("div", { class: "command" }, args(item)), resultOf(result)],
   },
-  function_call_output: { kind: "tool", name: () => "Function result", meta: (item) => [statusTag(item)], body: (item) => resultOf(item) },
+  function_call_output: {
+    kind: "tool",
+    name: () => "Function result",
+    meta: (item) => [statusTag(item)],
+    body: (item) => resultOf(item),
+  },
   mcp_call: {
     kind: "tool",
     name: (item) => oneLine(`${item.server_label ?? "mcp"} \u00b7 ${item.name ?? ""}`, 80),
@@ -140,11 +200,23 @@ const TYPES = {
     body: (item) => [
       h("div", { class: "command" }, args(item)),
       item.error && section("Error", textBlock(pretty(item.error), { kind: "mono error", label: "error" })),
-      item.output !== null && item.output !== undefined && h("div", { class: "output" }, output(pretty(item.output), "result")),
+      item.output !== null &&
+        item.output !== undefined &&
+        h("div", { class: "output" }, output(pretty(item.output), "result")),
     ],
   },
-  web_search_call: { kind: "tool", name: () => "Web search", meta: (item) => [tag(item.action?.type ?? "search"), statusTag(item)], body: (item) => h("div", { class: "command" }, textBlock(search(item.action), { label: "query" })) },
-  file_change: { kind: "tool", name: () => "File change", meta: (item) => [statusTag(item)], body: (item) => editOf(item) ?? textBlock(pretty(item), { label: "data" }) },
+  web_search_call: {
+    kind: "tool",
+    name: () => "Web search",
+    meta: (item) => [tag(item.action?.type ?? "search"), statusTag(item)],
+    body: (item) => h("div", { class: "command" }, textBlock(search(item.action), { label: "query" })),
+  },
+  file_change: {
+    kind: "tool",
+    name: () => "File change",
+    meta: (item) => [statusTag(item)],
+    body: (item) => editOf(item) ?? textBlock(pretty(item), { label: "data" }),
+  },
   agent_message: subagent("message"),
   create_subagent_call: subagent("create"),
   send_subagent_input_call: subagent("input"),
@@ -152,10 +224,20 @@ const TYPES = {
   wait_for_subagents_call: subagent("wait"),
   interrupt_subagent_call: subagent("interrupt"),
   close_subagent_call: subagent("close"),
-  error: { kind: "broken", name: () => "Error", meta: () => [], body: (item) => textBlock(pretty(item.message ?? item.error ?? item), { kind: "mono error", label: "error" }) },
+  error: {
+    kind: "broken",
+    name: () => "Error",
+    meta: () => [],
+    body: (item) => textBlock(pretty(item.message ?? item.error ?? item), { kind: "mono error", label: "error" }),
+  },
 };
 
-const UNKNOWN = { kind: "tool", name: (item) => oneLine(item?.type ?? "item", 60), meta: (item) => [item && statusTag(item)], body: (item) => editOf(item) ?? textBlock(pretty(item), { label: "data" }) };
+const UNKNOWN = {
+  kind: "tool",
+  name: (item) => oneLine(item?.type ?? "item", 60),
+  meta: (item) => [item && statusTag(item)],
+  body: (item) => editOf(item) ?? textBlock(pretty(item), { label: "data" }),
+};
 
 const typeOf = (item) => (item && Object.hasOwn(TYPES, item.type) ? TYPES[item.type] : UNKNOWN);
 const kindOf = (item) => {
@@ -164,7 +246,9 @@ const kindOf = (item) => {
 };
 
 /** Whether something went wrong in this Item. */
-const isBad = (item) => Boolean(item) && (item.status === "failed" || item.type === "error" || Boolean(item.error) || Boolean(item.exit_code));
+const isBad = (item) =>
+  Boolean(item) &&
+  (item.status === "failed" || item.type === "error" || Boolean(item.error) || Boolean(item.exit_code));
 
 /** The Items as steps: a function's result stands with its call, and a gap where Items were left out. */
 const stepsOf = (items, gap) => {
@@ -185,26 +269,56 @@ const stepsOf = (items, gap) => {
 const stepText = (step) => (step.gap ? "" : JSON.stringify([step.item, step.result ?? null]).toLowerCase());
 
 const renderStep = (step) => {
-  if (step.gap) return h("div", { class: "gap" }, `${plural(step.gap, "item")} left out of this report; the JSONL has them all`);
+  if (step.gap)
+    return h("div", { class: "gap" }, `${plural(step.gap, "item")} left out of this report; the JSONL has them all`);
   const { item, number, result } = step;
   const type = typeOf(item);
   const body = h("div", { class: "item-body" });
   const show = () => replace(body, type.body(item, result));
-  const raw = h("button", { type: "button", class: "quiet raw", "aria-pressed": "false", title: "Show this item as data", click: () => {
-    const on = raw.getAttribute("aria-pressed") !== "true";
-    raw.setAttribute("aria-pressed", String(on));
-    if (on) replace(body, textBlock(JSON.stringify(result ? [item, result] : item, null, 2), { label: "data", tail: false }));
-    else show();
-  } }, "raw");
+  const raw = h(
+    "button",
+    {
+      type: "button",
+      class: "quiet raw",
+      "aria-pressed": "false",
+      title: "Show this item as data",
+      click: () => {
+        const on = raw.getAttribute("aria-pressed") !== "true";
+        raw.setAttribute("aria-pressed", String(on));
+        if (on)
+          replace(
+            body,
+            textBlock(JSON.stringify(result ? [item, result] : item, null, 2), { label: "data", tail: false }),
+          );
+        else show();
+      },
+    },
+    "raw",
+  );
   try {
     show();
   } catch (error) {
-    replace(body, h("p", { class: "muted" }, `This item has an unexpected shape (${error.message}); here it is as data`), textBlock(pretty(item), { label: "data" }));
+    replace(
+      body,
+      h("p", { class: "muted" }, `This item has an unexpected shape (${error.message}); here it is as data`),
+      textBlock(pretty(item), { label: "data" }),
+    );
   }
-  return h("article", { class: `item k-${kindOf(item)}${isBad(item) || result?.error ? " bad" : ""}`, tabindex: "-1", "data-step": String(number), "aria-label": `${number}: ${type.name(item)}` },
-    h("header", { class: "item-head" },
+  return h(
+    "article",
+    {
+      class: `item k-${kindOf(item)}${isBad(item) || result?.error ? " bad" : ""}`,
+      tabindex: "-1",
+      "data-step": String(number),
+      "aria-label": `${number}: ${type.name(item)}`,
+    },
+    h(
+      "header",
+      { class: "item-head" },
       h("span", { class: "number", "aria-hidden": "true" }, String(number)),
       h("h3", null, type.name(item)),
-      h("span", { class: "item-meta" }, type.meta(item), raw)),
-    body);
+      h("span", { class: "item-meta" }, type.meta(item), raw),
+    ),
+    body,
+  );
 };

@@ -8,9 +8,13 @@ const NEAR = "1200px";
  */
 const lazyList = (parent, entries, { block, render, guess, size = 25 }) => {
   const blocks = [];
-  const observer = new IntersectionObserver((seen) => {
-    for (const { target, isIntersecting } of seen) (isIntersecting ? show : hide)(blocks[Number(target.dataset.block)]);
-  }, { rootMargin: `${NEAR} 0px` });
+  const observer = new IntersectionObserver(
+    (seen) => {
+      for (const { target, isIntersecting } of seen)
+        (isIntersecting ? show : hide)(blocks[Number(target.dataset.block)]);
+    },
+    { rootMargin: `${NEAR} 0px` },
+  );
   const show = (one) => {
     if (one.filled) return;
     one.filled = true;
@@ -19,7 +23,12 @@ const lazyList = (parent, entries, { block, render, guess, size = 25 }) => {
   };
   const hide = (one) => {
     // What was unfolded, or holds the focus, stays.
-    if (!one.filled || one.node.contains(document.activeElement) || one.node.querySelector('[data-fold="close"], [aria-pressed="true"]')) return;
+    if (
+      !one.filled ||
+      one.node.contains(document.activeElement) ||
+      one.node.querySelector('[data-fold="close"], [aria-pressed="true"]')
+    )
+      return;
     one.filled = false;
     one.node.style.height = `${one.node.getBoundingClientRect().height}px`;
     one.node.replaceChildren(...spacer(one.node));

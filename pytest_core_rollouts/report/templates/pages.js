@@ -1,4 +1,4 @@
-// The other pages: all rollouts in a list, one task, the baseline, the run.
+// The other pages: all rollouts in a list, one task, the run.
 
 const COLUMNS = {
   outcome: ["Outcome", (row) => report.outcomes.indexOf(row.outcome)],
@@ -17,7 +17,10 @@ const orderedRows = () => {
   const rows = report.rows.filter(matches);
   const by = COLUMNS[state.by]?.[1];
   const turn = state.down ? -1 : 1;
-  return rows.sort((a, b) => (by ? turn * (by(a) - by(b)) : 0) || a.task - b.task || a.agent - b.agent || a.sample - b.sample || a.at - b.at);
+  return rows.sort(
+    (a, b) =>
+      (by ? turn * (by(a) - by(b)) : 0) || a.task - b.task || a.agent - b.agent || a.sample - b.sample || a.at - b.at,
+  );
 };
 
 const rolloutRow = (row, columns) => {
@@ -31,20 +34,57 @@ const rolloutRow = (row, columns) => {
     tokens: () => short(row.tokens),
     items: () => row.items.toLocaleString("en"),
   };
-  return h("tr", { tabindex: "-1", "data-url": rolloutUrl(row), click: (event) => { if (!event.target.closest("a") && !String(getSelection())) location.hash = rolloutUrl(row); } },
+  return h(
+    "tr",
+    {
+      tabindex: "-1",
+      "data-url": rolloutUrl(row),
+      click: (event) => {
+        if (!event.target.closest("a") && !String(getSelection())) location.hash = rolloutUrl(row);
+      },
+    },
     columns.map((key) => h("td", { class: NUMERIC.has(key) ? "num" : null }, cells[key]())),
-    h("td", { class: "brief muted", title: oneLine(row.brief, 400) }, oneLine(row.brief, 160)));
+    h("td", { class: "brief muted", title: oneLine(row.brief, 400) }, oneLine(row.brief, 160)),
+  );
 };
 
 const rolloutTable = (rows, columns, sortable) => {
   const head = (key) => {
     const [name] = COLUMNS[key];
     const sorted = sortable && state.by === key;
-    const label = sortable ? h("button", { type: "button", class: "sort", click: () => go({ by: key, down: sorted ? !state.down : NUMERIC.has(key) && key !== "sample" }) }, name, sorted && h("span", { "aria-hidden": "true" }, state.down ? " \u2193" : " \u2191")) : name;
-    return h("th", { scope: "col", class: NUMERIC.has(key) ? "num" : null, "aria-sort": sorted ? (state.down ? "descending" : "ascending") : null }, label);
+    const label = sortable
+      ? h(
+          "button",
+          {
+            type: "button",
+            class: "sort",
+            click: () => go({ by: key, down: sorted ? !state.down : NUMERIC.has(key) && key !== "sample" }),
+          },
+          name,
+          sorted && h("span", { "aria-hidden": "true" }, state.down ? " \u2193" : " \u2191"),
+        )
+      : name;
+    return h(
+      "th",
+      {
+        scope: "col",
+        class: NUMERIC.has(key) ? "num" : null,
+        "aria-sort": sorted ? (state.down ? "descending" : "ascending") : null,
+      },
+      label,
+    );
   };
-  const table = h("table", { class: "rollouts" }, h("thead", null, h("tr", null, columns.map(head), h("th", { scope: "col" }, "Why"))));
-  const list = lazyList(table, rows, { block: () => h("tbody"), render: (row) => rolloutRow(row, columns), guess: 37, size: 40 });
+  const table = h(
+    "table",
+    { class: "rollouts" },
+    h("thead", null, h("tr", null, columns.map(head), h("th", { scope: "col" }, "Why"))),
+  );
+  const list = lazyList(table, rows, {
+    block: () => h("tbody"),
+    render: (row) => rolloutRow(row, columns),
+    guess: 37,
+    size: 40,
+  });
   return { node: h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Rollouts" }, table), list };
 };
 
@@ -54,11 +94,31 @@ const rolloutsPage = () => {
   page.filtered = () => {
     page.list?.stop();
     const rows = orderedRows();
-    const { node, list } = rolloutTable(rows, Object.keys(COLUMNS).filter((key) => key !== "agent" || report.agents.length > 1), true);
+    const { node, list } = rolloutTable(
+      rows,
+      Object.keys(COLUMNS).filter((key) => key !== "agent" || report.agents.length > 1),
+      true,
+    );
     page.list = list;
     page.cursor = { count: rows.length, reveal: (at) => list.reveal(at) };
-    replace(box, h("p", { class: "muted small" }, rows.length === report.rows.length ? plural(rows.length, "rollout") : `${rows.length.toLocaleString("en")} of ${plural(report.rows.length, "rollout")}`),
-      rows.length ? node : h("p", { class: "empty" }, "No rollout matches these filters. ", h("button", { type: "button", class: "link", click: clearFilters }, "Clear them")));
+    replace(
+      box,
+      h(
+        "p",
+        { class: "muted small" },
+        rows.length === report.rows.length
+          ? plural(rows.length, "rollout")
+          : `${rows.length.toLocaleString("en")} of ${plural(report.rows.length, "rollout")}`,
+      ),
+      rows.length
+        ? node
+        : h(
+            "p",
+            { class: "empty" },
+            "No rollout matches these filters. ",
+            h("button", { type: "button", class: "link", click: clearFilters }, "Clear them"),
+          ),
+    );
     tell(`${plural(rows.length, "rollout")} shown`);
   };
   page.stop = () => page.list?.stop();
@@ -71,7 +131,11 @@ const taskPage = (id) => {
   const task = report.tasks.indexOf(id);
   if (task < 0) return missingPage(`There is no task ${oneLine(id)} in this report`);
   const rows = report.groups[task].flat();
-  const { node, list } = rolloutTable(rows, Object.keys(COLUMNS).filter((key) => key !== "task"), false);
+  const { node, list } = rolloutTable(
+    rows,
+    Object.keys(COLUMNS).filter((key) => key !== "task"),
+    false,
+  );
   const instruction = h("div");
   const show = async () => {
     for (const row of rows.filter((one) => one.items)) {
@@ -81,13 +145,41 @@ const taskPage = (id) => {
     return replace(instruction, h("p", { class: "muted" }, "No trajectory holds it"));
   };
   return {
-    title: oneLine(id, 80), up: "#/", stop: () => list.stop(), cursor: { count: rows.length, reveal: (at) => list.reveal(at) },
+    title: oneLine(id, 80),
+    up: "#/",
+    stop: () => list.stop(),
+    cursor: { count: rows.length, reveal: (at) => list.reveal(at) },
     nodes: [
-      h("nav", { class: "crumbs", "aria-label": "Breadcrumb" }, h("a", { href: "#/" }, "Tasks"), h("span", { "aria-hidden": "true" }, "/")),
+      h(
+        "nav",
+        { class: "crumbs", "aria-label": "Breadcrumb" },
+        h("a", { href: "#/" }, "Tasks"),
+        h("span", { "aria-hidden": "true" }, "/"),
+      ),
       h("h1", null, oneLine(id)),
-      h("div", { class: "cards" }, report.groups[task].map((group, at) => (group.length || report.agents[at].missing[task]) ? taskCard(group, at, report.agents[at].missing[task] ?? 0) : null)),
-      rows.some((row) => row.items) && h("details", { class: "fold-box", toggle: (event) => { if (event.target.open) show(); } }, h("summary", null, "Instruction"), instruction),
-      h("h2", null, plural(rows.length, "sample")), node,
+      h(
+        "div",
+        { class: "cards" },
+        report.groups[task].map((group, at) =>
+          group.length || report.agents[at].missing[task]
+            ? taskCard(group, at, report.agents[at].missing[task] ?? 0)
+            : null,
+        ),
+      ),
+      rows.some((row) => row.items) &&
+        h(
+          "details",
+          {
+            class: "fold-box",
+            toggle: (event) => {
+              if (event.target.open) show();
+            },
+          },
+          h("summary", null, "Instruction"),
+          instruction,
+        ),
+      h("h2", null, plural(rows.length, "sample")),
+      node,
     ],
   };
 };
@@ -96,71 +188,124 @@ const average = (values) => (values.length ? values.reduce((sum, value) => sum +
 
 const taskCard = (group, at, missing) => {
   const known = (key) => group.map((row) => row[key]).filter((value) => value !== null);
-  return h("section", { class: "card", "aria-label": oneLine(report.agents[at].label, 60) },
+  return h(
+    "section",
+    { class: "card", "aria-label": oneLine(report.agents[at].label, 60) },
     h("div", { class: "agent" }, agentName(at)),
     matrixCell(group, missing).firstChild,
-    h("dl", { class: "facts small" }, fact("Mean reward", reward(means(group))), fact("Mean time", seconds(average(known("duration")))), fact("Mean tokens", short(Math.round(average(known("tokens")) ?? -1) < 0 ? null : Math.round(average(known("tokens")))))));
+    h(
+      "dl",
+      { class: "facts small" },
+      fact("Mean reward", reward(means(group))),
+      fact("Mean time", seconds(average(known("duration")))),
+      fact(
+        "Mean tokens",
+        short(Math.round(average(known("tokens")) ?? -1) < 0 ? null : Math.round(average(known("tokens")))),
+      ),
+    ),
+  );
 };
 
-const missingPage = (text) => ({ title: "Not found", up: "#/", nodes: [h("h1", null, "Not found"), h("p", null, text), h("p", null, h("a", { href: "#/" }, "Back to the overview"))] });
-
-// Baseline
-
-const baselineHint = () => h("p", { class: "callout" }, "Compared with ", h("strong", null, oneLine(report.baseline.files.join(", "))), ": ",
-  report.baseline.agents.map((one, at) => [at ? " \u00b7 " : "", report.agents.length > 1 && `${oneLine(report.agents[one.agent].label, 60)} `, changeText(one.change)]),
-  !report.baseline.agents.length && "no agent in common",
-  " ", h("a", { href: "#/baseline" }, "What changed"));
-
-// Colored only where chance does not explain it.
-const direction = (change, sure) => (sure && change > 0 ? "better" : sure && change < 0 ? "worse" : "");
-
-const changeText = (change) => h("span", { class: direction(change.value, change.sure) }, change.text, change.range && ` (${change.range})`);
-
-const baselinePage = () => ({
-  title: "Baseline", up: "#/",
-  nodes: [
-    h("h1", null, "Compared with the baseline"),
-    h("p", { class: "muted" }, `${oneLine(report.files.join(", "), 300)} beside ${oneLine(report.baseline.files.join(", "), 300)}: mean rewards on tasks that did not change, with the 95% interval of the difference, paired by task`),
-    report.baseline.agents.map(comparison),
-    unmatched("Agents that the baseline does not have", report.baseline.onlyNow),
-    unmatched("Agents that only the baseline has", report.baseline.onlyThen),
-  ],
+const missingPage = (text) => ({
+  title: "Not found",
+  up: "#/",
+  nodes: [h("h1", null, "Not found"), h("p", null, text), h("p", null, h("a", { href: "#/" }, "Back to the overview"))],
 });
-
-const unmatched = (text, names) => names.length > 0 && h("p", null, h("strong", null, `${text}: `), names.map((name) => oneLine(name, 80)).join(", "));
-
-const comparison = (one) =>
-  h("section", { class: "panel", "aria-label": oneLine(report.agents[one.agent].label, 60) },
-    h("div", { class: "panel-head" }, h("h2", null, h("span", { class: "agent" }, agentName(one.agent)))),
-    h("dl", { class: "facts" }, fact("Baseline", one.before), fact("Now", one.after), fact("Change", changeText(one.change)), fact("Tasks compared", String(one.tasks)), fact("Unchanged", String(one.unchanged))),
-    one.power.length > 0 && h("p", { class: "muted small" }, `So large a difference by chance alone: p = ${one.p} on these tasks. ${one.power.map((text) => `${text[0].toUpperCase()}${text.slice(1)}.`).join(" ")}`),
-    one.rows.length > 0 && h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Tasks that changed: ${oneLine(report.agents[one.agent].label, 60)}` },
-      h("table", null,
-        h("thead", null, h("tr", null, h("th", { scope: "col" }, "Task"), ["Baseline", "Now", "Change", "p", "Corrected"].map((head) => h("th", { scope: "col", class: "num", title: { p: "Fisher's exact test of the solved samples", Corrected: "Holm's correction for all tasks compared" }[head] }, head)), h("th", { scope: "col" }, "Samples now"))),
-        h("tbody", null, one.rows.map((row) => h("tr", null,
-          h("th", { scope: "row" }, h("a", { href: taskUrl(row.task) }, oneLine(report.tasks[row.task]))),
-          h("td", { class: "num" }, row.before), h("td", { class: "num" }, row.after), h("td", { class: `num ${direction(row.change, row.sure)}` }, row.text),
-          h("td", { class: "num" }, row.p), h("td", { class: "num" }, row.corrected),
-          h("td", null, h("div", { class: "squares" }, report.groups[row.task][one.agent].map(square)))))))),
-    one.leftOut.map(([text, tasks]) => unmatched(text, tasks)));
 
 // The run
 
 const runPage = () => ({
-  title: "Run", up: "#/",
+  title: "Run",
+  up: "#/",
   nodes: [
     h("h1", null, "Run details"),
     h("p", { class: "muted" }, `From ${report.files.map((name) => oneLine(name)).join(", ")}`),
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Runs" }, h("table", null,
-      h("thead", null, h("tr", null, h("th", { scope: "col" }, "Run"), h("th", { scope: "col", class: "num" }, "Rows"), h("th", { scope: "col", class: "num" }, "Selected"), ["First start", "Last start", "Labels"].map((head) => h("th", { scope: "col" }, head)))),
-      h("tbody", null, report.runs.map((run) => h("tr", null, h("th", { scope: "row", class: "mono" }, oneLine(run.id)), h("td", { class: "num" }, run.rows.toLocaleString("en")), h("td", { class: "num" }, run.planned ? run.planned.toLocaleString("en") : "\u2013"),
-        h("td", { class: "mono nowrap" }, oneLine(run.first ?? "\u2013")), h("td", { class: "mono nowrap" }, oneLine(run.last ?? "\u2013")), h("td", null, dataList(run.labels))))))),
+    h(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": "Runs" },
+      h(
+        "table",
+        null,
+        h(
+          "thead",
+          null,
+          h(
+            "tr",
+            null,
+            h("th", { scope: "col" }, "Run"),
+            h("th", { scope: "col", class: "num" }, "Rows"),
+            h("th", { scope: "col", class: "num" }, "Selected"),
+            ["First start", "Last start", "Labels"].map((head) => h("th", { scope: "col" }, head)),
+          ),
+        ),
+        h(
+          "tbody",
+          null,
+          report.runs.map((run) =>
+            h(
+              "tr",
+              null,
+              h("th", { scope: "row", class: "mono" }, oneLine(run.id)),
+              h("td", { class: "num" }, run.rows.toLocaleString("en")),
+              h("td", { class: "num" }, run.planned ? run.planned.toLocaleString("en") : "\u2013"),
+              h("td", { class: "mono nowrap" }, oneLine(run.first ?? "\u2013")),
+              h("td", { class: "mono nowrap" }, oneLine(run.last ?? "\u2013")),
+              h("td", null, dataList(run.labels)),
+            ),
+          ),
+        ),
+      ),
+    ),
     h("h2", null, "Agents"),
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Agents" }, h("table", null,
-      h("thead", null, h("tr", null, ["Agent", "Harness", "Model", "Agent file", "Digest"].map((head) => h("th", { scope: "col" }, head)))),
-      h("tbody", null, report.agents.map((agent, at) => h("tr", null, h("th", { scope: "row" }, h("span", { class: "agent" }, agentName(at))), [agent.harness, agent.model, agent.name ?? "\u2013"].map((text) => h("td", null, oneLine(text))), h("td", { class: "mono" }, oneLine(agent.digest.slice(0, 12)))))))),
+    h(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": "Agents" },
+      h(
+        "table",
+        null,
+        h(
+          "thead",
+          null,
+          h(
+            "tr",
+            null,
+            ["Agent", "Harness", "Model", "Agent file", "Digest"].map((head) => h("th", { scope: "col" }, head)),
+          ),
+        ),
+        h(
+          "tbody",
+          null,
+          report.agents.map((agent, at) =>
+            h(
+              "tr",
+              null,
+              h("th", { scope: "row" }, h("span", { class: "agent" }, agentName(at))),
+              [agent.harness, agent.model, agent.name ?? "\u2013"].map((text) => h("td", null, oneLine(text))),
+              h("td", { class: "mono" }, oneLine(agent.digest.slice(0, 12))),
+            ),
+          ),
+        ),
+      ),
+    ),
     h("h2", null, "Settings"),
-    report.settings.map((one) => h("section", { class: "panel", "aria-label": "Settings" }, report.settings.length > 1 && h("p", { class: "muted small" }, `Of ${plural(one.rows, "rollout")}`),
-      h("dl", { class: "particulars" }, Object.entries(one.settings).map(([key, value]) => [h("dt", null, oneLine(key)), h("dd", { class: "mono" }, value !== null && typeof value === "object" ? dataList(value) : visible(String(value ?? "\u2013")))])))),
+    report.settings.map((one) =>
+      h(
+        "section",
+        { class: "panel", "aria-label": "Settings" },
+        report.settings.length > 1 && h("p", { class: "muted small" }, `Of ${plural(one.rows, "rollout")}`),
+        h(
+          "dl",
+          { class: "particulars" },
+          Object.entries(one.settings).map(([key, value]) => [
+            h("dt", null, oneLine(key)),
+            h(
+              "dd",
+              { class: "mono" },
+              value !== null && typeof value === "object" ? dataList(value) : visible(String(value ?? "\u2013")),
+            ),
+          ]),
+        ),
+      ),
+    ),
   ],
 });

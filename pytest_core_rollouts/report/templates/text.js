@@ -4,7 +4,8 @@ const PAGE = 60000; // characters laid out at a time
 const HEAD = { lines: 10, chars: 2000 };
 const TAIL = { lines: 6, chars: 1200 };
 
-const ESCAPES = /\u001b(?:\[([0-9;:?<=>]*)[ -/]*([@-~])|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[PX^_][^\u001b]*(?:\u001b\\)?|[ -/]*[0-~])/g;
+const ESCAPES =
+  /\u001b(?:\[([0-9;:?<=>]*)[ -/]*([@-~])|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[PX^_][^\u001b]*(?:\u001b\\)?|[ -/]*[0-~])/g;
 
 /** Plain text as nodes: every invisible character shown. */
 const plain = (text) => [visible(text)];
@@ -80,13 +81,24 @@ const textBlock = (text, { nodes = plain, tail = true, kind = "mono", label = "t
   const body = text.replace(/\n+$/, "");
   const block = h("div", { class: `text ${kind}`, dir: "auto" });
   const start = edge(body, Math.min(nthLine(body, HEAD.lines), HEAD.chars));
-  const end = tail ? edge(body, Math.max(nthLineFromEnd(body, TAIL.lines), body.length - TAIL.chars, start)) : body.length;
+  const end = tail
+    ? edge(body, Math.max(nthLineFromEnd(body, TAIL.lines), body.length - TAIL.chars, start))
+    : body.length;
   const worth = tail ? end - start > 80 : body.length - start > 80;
   const fold = (open) => replace(block, open ? paged(body, nodes, () => fold(false)) : folded());
   const folded = () => [
     h("div", null, nodes(body.slice(0, start))),
-    h("button", { type: "button", class: "fold", "data-fold": "open", "aria-label": `Show the whole ${label}`, click: () => fold(true) },
-      `\u22ef ${leftOut(body, start, end)}`),
+    h(
+      "button",
+      {
+        type: "button",
+        class: "fold",
+        "data-fold": "open",
+        "aria-label": `Show the whole ${label}`,
+        click: () => fold(true),
+      },
+      `\u22ef ${leftOut(body, start, end)}`,
+    ),
     tail && end < body.length && h("div", null, nodes(body.slice(end))),
   ];
   if (worth) fold(false);

@@ -1,0 +1,324 @@
+// How each agent did: the table of agents, pass@k, group health, faults.
+
+const mostSamples = () => Math.max(0, ...report.groups.flat().map((group) => group.length));
+
+// Agents
+
+/** The k of the second pass@k column: the largest that every agent has on all of its tasks, else the largest. */
+const shownK = () => {
+  const ks = report.agents.map((agent) => agent.passAt.filter((point) => !point.leftOut).map((point) => point.k));
+  const common = ks.length ? ks[0].filter((k) => ks.every((other) => other.includes(k))) : [];
+  return Math.max(1, ...common) > 1
+    ? Math.max(...common)
+    : Math.max(1, ...report.agents.flatMap((agent) => agent.passAt.map((point) => point.k)));
+};
+
+const agentsTable = () => {
+  const most = shownK();
+  const tokens = report.agents.some((agent) => agent.tokens !== null);
+  const heads = [
+    "Agent",
+    "Mean reward",
+    "95% interval",
+    "pass@1",
+    most > 1 && `pass@${most}`,
+    "Outcomes",
+    "Graded",
+    "Mean time",
+    tokens && "Tokens",
+  ].filter(Boolean);
+  const numeric = new Set(["pass@1", `pass@${most}`, "Graded", "Mean time", "Tokens"]);
+  const body = report.agents.map((agent, at) => {
+    const rows = report.rows.filter((row) => row.agent === at);
+    const pass = (k) => agent.passAt.find((point) => point.k === k)?.text ?? "n/a";
+    return h(
+      "tr",
+      null,
+      h("th", { scope: "row" }, h("span", { class: "agent" }, agentName(at))),
+      h(
+        "td",
+        { class: "figure" },
+        agent.meanReward.text,
+        agent.meanReward.bounds &&
+          h(
+            "div",
+            {
+              class: "muted small",
+              title: "The mean reward if every rollout without a grade had failed, and if every one had passed",
+            },
+            `${agent.meanReward.bounds} with the missing`,
+          ),
+      ),
+      h(
+        "td",
+        { class: "nowrap" },
+        intervalBar(agent.meanReward, at, `Mean reward of ${oneLine(agent.label, 60)}`),
+        h(
+          "div",
+          { class: "muted small" },
+          agent.meanReward.range === "-" ? "none: too few tasks" : agent.meanReward.range,
+        ),
+      ),
+      h("td", { class: "num" }, pass(1)),
+      most > 1 && h("td", { class: "num" }, pass(most)),
+      h("td", null, outcomeBar(countOutcomes(rows, agent.notRun), agent.planned), outcomeCounts(rows, agent.notRun)),
+      h("td", { class: "num" }, `${agent.graded.toLocaleString("en")}/${agent.planned.toLocaleString("en")}`),
+      h("td", { class: "num" }, seconds(agent.duration)),
+      tokens &&
+        h(
+          "td",
+          { class: "num", title: agent.tokensUnknown ? `Unknown for ${plural(agent.tokensUnknown, "rollout")}` : null },
+          short(agent.tokens),
+        ),
+    );
+  });
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": "Agents" },
+    h(
+      "table",
+      { class: "agents" },
+      h(
+        "thead",
+        null,
+        h(
+          "tr",
+          null,
+          heads.map((head) => h("th", { scope: "col", class: numeric.has(head) ? "num" : null }, head)),
+        ),
+      ),
+      h("tbody", null, body),
+    ),
+  );
+};
+
+const outcomeCounts = (rows, missing) =>
+  h(
+    "div",
+    { class: "tally small" },
+    countOutcomes(rows, missing).map(([name, count]) =>
+      h(
+        "span",
+        { title: `${name}: ${NAMES[name]}` },
+        glyph(name),
+        count.toLocaleString("en"),
+        h("span", { class: "visually-hidden" }, ` ${name}`),
+      ),
+    ),
+  );
+
+// Curves
+
+const KINDS = [
+  ["passAt", "pass@k", "at least one of k samples solves the task"],
+  ["passHat", "pass^k", "all of k samples solve the task"],
+];
+
+const curves = () => {
+  const panel = h("section", { class: "panel", "aria-label": "pass@k" });
+  const draw = (which) => {
+    const [key, name, means] = KINDS[which];
+    const series = report.agents
+      .map((agent, at) => [agent.label, agent[key], at])
+      .filter(([, points]) => points.length);
+    replace(
+      panel,
+      h(
+        "div",
+        { class: "panel-head" },
+        h("h2", null, name),
+        h(
+          "div",
+          { class: "segments", role: "group", "aria-label": "Which curve" },
+          KINDS.map(([, text], at) =>
+            h("button", { type: "button", "aria-pressed": String(at === which), click: () => draw(at) }, text),
+          ),
+        ),
+      ),
+      h(
+        "p",
+        { class: "muted small" },
+        `The chance that ${means}, averaged over tasks, with 95% intervals clustered by task`,
+      ),
+      partly(series) &&
+        h(
+          "p",
+          { class: "muted small" },
+          "Hollow marks: only some tasks have k graded samples, so a curve may fall or jump there",
+        ),
+      series.length > MOST_BANDS && h("p", { class: "muted small" }, "The intervals are in the table below"),
+      series.length
+        ? chartOf(series, `${name} of ${plural(series.length, "agent")}; the figures are in the table below`)
+        : h("p", { class: "muted" }, "No rollout has a grade yet"),
+      h(
+        "div",
+        { class: "legend" },
+        series.map(([, , at]) => h("span", { class: "agent" }, agentName(at))),
+      ),
+      series.length > 0 && curveTable(series, name),
+    );
+  };
+  draw(0);
+  return panel;
+};
+
+/** With a single sample of each task there is no curve: the estimates on one scale. */
+const chartOf = (series, label) => {
+  if (series.some(([, points]) => points.length > 1)) return kChart(series, label);
+  return h(
+    "div",
+    { class: "scale" },
+    series.map(([name, [point], at]) =>
+      h(
+        "div",
+        null,
+        intervalBar(point, at, oneLine(name, 60)),
+        h("span", { class: "num" }, point.text),
+        h("span", { class: "muted small" }, point.range === "-" ? "" : point.range),
+      ),
+    ),
+  );
+};
+
+const partly = (series) => series.some(([, points]) => points.some((point) => point.leftOut));
+
+const curveTable = (series, name) => {
+  const ks = [...new Set(series.flatMap(([, points]) => points.map((point) => point.k)))].sort((a, b) => a - b);
+  return h(
+    "details",
+    { class: "figures" },
+    h("summary", null, "Figures"),
+    h(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": `Figures of ${name}` },
+      h(
+        "table",
+        null,
+        h(
+          "thead",
+          null,
+          h(
+            "tr",
+            null,
+            h("th", { scope: "col" }, "k"),
+            series.map(([label]) => h("th", { scope: "col", class: "num" }, oneLine(label, 60))),
+          ),
+        ),
+        h(
+          "tbody",
+          null,
+          ks.map((k) =>
+            h(
+              "tr",
+              null,
+              h("th", { scope: "row" }, String(k)),
+              series.map(([, points]) => {
+                const point = points.find((one) => one.k === k);
+                return h(
+                  "td",
+                  { class: "num" },
+                  point ? point.text : "n/a",
+                  point && point.range !== "-" && h("span", { class: "muted" }, ` (${point.range})`),
+                  point &&
+                    point.leftOut > 0 &&
+                    h("span", { class: "muted" }, ` ${point.tasks} of ${point.tasks + point.leftOut} tasks`),
+                );
+              }),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
+};
+
+// Groups
+
+const HEALTH = [
+  ["signal", "with a signal", "samples disagree: these teach"],
+  ["all_one", "all solved", "too easy to teach"],
+  ["all_zero", "none solved", "too hard to teach"],
+  ["alike", "alike", "the same partial reward throughout"],
+  ["empty", "no grade", "nothing is known"],
+];
+
+const groupHealth = () =>
+  h(
+    "section",
+    { class: "panel", "aria-label": "Group health" },
+    h("div", { class: "panel-head" }, h("h2", null, "Group health")),
+    h(
+      "p",
+      { class: "muted small" },
+      "A group is one agent's samples of one task. Training learns only from groups whose samples disagree.",
+    ),
+    mostSamples() === 1 &&
+      h("p", { class: "muted small" }, "A single sample has nothing to disagree with: ask for more with --samples."),
+    report.agents.map((agent, at) => {
+      const { total, complete } = agent.groups;
+      return h(
+        "div",
+        { class: "health" },
+        h(
+          "div",
+          { class: "agent" },
+          agentName(at),
+          h(
+            "span",
+            { class: "muted small push nowrap" },
+            `${agent.groups.signal.toLocaleString("en")} of ${plural(total, "group")} with a signal`,
+          ),
+        ),
+        outcomeBar(
+          HEALTH.map(([key, name]) => [`g-${key}`, agent.groups[key], name]).filter(([, count]) => count),
+          total || 1,
+        ),
+        h(
+          "ul",
+          { class: "health-list" },
+          HEALTH.filter(([key]) => agent.groups[key]).map(([key, name, means]) =>
+            h(
+              "li",
+              { title: means },
+              h("span", { class: `dot f-g-${key}` }),
+              `${agent.groups[key].toLocaleString("en")} ${name}`,
+            ),
+          ),
+          complete < total &&
+            h(
+              "li",
+              { class: "muted", title: "some samples have no grade" },
+              `${(total - complete).toLocaleString("en")} incomplete`,
+            ),
+        ),
+      );
+    }),
+  );
+
+// Faults
+
+const MOST_FAULTS = 6;
+
+const faults = () =>
+  report.faults.length > 0 &&
+  h(
+    "section",
+    { class: "panel", "aria-label": "What went wrong" },
+    h("div", { class: "panel-head" }, h("h2", null, "What went wrong")),
+    h(
+      "ul",
+      { class: "faults" },
+      report.faults.slice(0, MOST_FAULTS).map(({ kind, count, first }) => {
+        const row = report.rows[first];
+        return h(
+          "li",
+          null,
+          glyph(row.outcome),
+          h("span", { class: "num" }, count.toLocaleString("en")),
+          h("a", { href: rolloutUrl(row), class: "quiet-link", title: oneLine(row.brief, 400) }, oneLine(kind)),
+        );
+      }),
+    ),
+    report.faults.length > MOST_FAULTS &&
+      h("p", { class: "muted small" }, `and ${plural(report.faults.length - MOST_FAULTS, "other kind")}`),
+  );

@@ -1,0 +1,68 @@
+// Outcomes: how they are called, drawn, counted and linked to.
+
+const NAMES = {
+  solved: "reward 1",
+  partial: "a reward between 0 and 1",
+  unsolved: "a wrong answer: reward 0",
+  timeout: "no answer in time: reward 0",
+  failed: "the agent gave up or broke off: reward 0",
+  error: "could not be run or graded: no reward",
+  cancelled: "cancelled: no reward",
+  "not run": "selected, and no row",
+};
+const GLYPHS = {
+  solved: "",
+  partial: "",
+  unsolved: "\u00d7",
+  timeout: "T",
+  failed: "F",
+  error: "!",
+  cancelled: "\u2013",
+  "not run": "",
+};
+
+const glyph = (outcome, value) =>
+  h(
+    "span",
+    { class: `sq o-${outcome.replace(" ", "-")}`, "aria-hidden": "true" },
+    outcome === "partial"
+      ? value === undefined
+        ? "\u00bd"
+        : String(Math.min(9, Math.max(1, Math.round(value * 10))))
+      : GLYPHS[outcome],
+  );
+
+const badge = (row) =>
+  h(
+    "span",
+    { class: "badge" },
+    glyph(row.outcome, row.reward),
+    row.outcome,
+    row.xfail && h("span", { class: "tag", title: "This rollout was expected to fail" }, "xfail"),
+  );
+
+const rolloutUrl = (row) => `#/rollout/${encode(row.id)}`;
+const taskUrl = (task) => `#/task/${encode(report.tasks[task])}`;
+
+const describeRow = (row) =>
+  `${oneLine(report.tasks[row.task], 80)}, ${oneLine(report.agents[row.agent].label, 60)}, sample ${row.sample}: ${row.outcome}${row.reward === null ? "" : `, reward ${reward(row.reward)}`}`;
+
+const square = (row) => {
+  const link = h("a", {
+    class: `sq o-${row.outcome}`,
+    href: rolloutUrl(row),
+    tabindex: "-1",
+    "aria-label": describeRow(row),
+    title: `${describeRow(row)}${row.brief ? `\n${oneLine(row.brief)}` : ""}`,
+  });
+  link.textContent = row.outcome === "partial" ? glyph(row.outcome, row.reward).textContent : GLYPHS[row.outcome];
+  if (!matches(row)) link.classList.add("dim");
+  return link;
+};
+
+const countOutcomes = (rows, missing = 0) => {
+  const counts = report.outcomes.map((name) => [name, rows.filter((row) => row.outcome === name).length]);
+  return [...counts, ["not run", missing]].filter(([, count]) => count);
+};
+
+const agentName = (at) => [seriesMark(at), h("span", { class: "name" }, oneLine(report.agents[at].label, 120))];
