@@ -106,17 +106,25 @@ def test_a_huge_answer_is_not_read() -> None:
         assert len(ran.record.to_line()) < 10_000
 
 
-@pytest.mark.parametrize("size", [None, 8])
-def test_a_huge_answer_that_is_not_announced_is_read_to_the_cap_alone(size: int | None) -> None:
+def test_a_huge_answer_that_is_not_announced_is_read_to_the_cap_alone() -> None:
     with FakeCore(script=lambda body: Script(answer=b" " * (30 * MiB))) as core:
 
         def hide(session: FakeSession) -> None:
-            session.artifacts[0]["size_bytes"] = size
+            session.artifacts[0]["size_bytes"] = None
 
         finished(core, hide)
         ran = run(core)
         assert ran.verdict == ("completed", 0.0)
         assert "at most 1048576" in ran.record.notes[0]
+
+
+def test_more_bytes_than_the_answer_has_are_a_fault_of_the_server() -> None:
+    with FakeCore(script=lambda body: Script(answer=RIGHT)) as core:
+        core.fault = on("content", Fault(endless=True))
+        ran = run(core, plan(retries=0))
+        assert ran.verdict == ("error", None)
+        assert ran.record.error is not None
+        assert "has 8 bytes, the download had more" in ran.record.error
 
 
 def test_an_answer_of_the_largest_size_is_graded() -> None:

@@ -135,27 +135,28 @@ class Client:
         """The bytes of an Artifact, exactly as many as its `size_bytes`.
 
         Raises TooLarge over `max_bytes`: without a request where `size_bytes` says so already. Raises ShortRead where
-        the length still differs after retries.
+        the length still differs after retries; a download that goes on beyond `size_bytes` is given up there.
         """
         path = f"{_path(session_id, 'artifacts', artifact['id'])}/content"
-        call = Call("content", "GET", path, accept="application/octet-stream", max_bytes=max_bytes)
-        size = artifact.get("size_bytes")
-        if isinstance(size, int) and size > max_bytes:
-            raise TooLarge(
-                f"the Artifact has {size} bytes, at most {max_bytes} are read", method=call.method, path=call.path
-            )
+        told = artifact.get("size_bytes")
+        size = told if isinstance(told, int) else None
+        if size is not None and size > max_bytes:
+            raise TooLarge(f"the Artifact has {size} bytes, at most {max_bytes} are read", method="GET", path=path)
+        cap = max_bytes if size is None else max(0, size)
+        call = Call("content", "GET", path, accept="application/octet-stream", max_bytes=cap)
 
-        def whole(call: Call, reply: Reply) -> bytes:
-            if isinstance(size, int) and len(reply.body) != size:
-                raise ShortRead(
-                    f"the Artifact has {size} bytes, the download had {len(reply.body)}",
-                    method=call.method,
-                    path=call.path,
-                    request_id=reply.request_id,
-                )
+        async def attempt() -> bytes:
+            try:
+                reply = await self._send(call)
+            except TooLarge as fault:
+                if size is None:
+                    raise
+                raise _other_length(call, size, "more", fault.request_id) from None
+            if size is not None and len(reply.body) != size:
+                raise _other_length(call, size, str(len(reply.body)), reply.request_id)
             return reply.body
 
-        return await self._call(call, whole)
+        return await retrying(self.retry, self, attempt)
 
     async def events(self, session_id: str, opened: Callable[[], None] = lambda: None) -> AsyncGenerator[Event, None]:
         """Live events, from now on, until the server ends the stream; close it with `contextlib.aclosing`.
@@ -285,6 +286,11 @@ def _event(call: Call, event: ServerSentEvent) -> Event:
     if not isinstance(value, dict) or not isinstance(value.setdefault("type", event.event), str):
         raise StreamLost("the event stream holds an event that is no JSON object", method=call.method, path=call.path)
     return cast(Event, value)
+
+
+def _other_length(call: Call, size: int, had: str, request_id: str | None) -> ShortRead:
+    problem = f"the Artifact has {size} bytes, the download had {had}"
+    return ShortRead(problem, method=call.method, path=call.path, request_id=request_id)
 
 
 def _stuck(call: Call, problem: str) -> InvalidResponse:

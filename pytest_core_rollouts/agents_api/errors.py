@@ -150,7 +150,7 @@ class InvalidResponse(AgentsAPIError):
 
 
 class ShortRead(AgentsAPIError):
-    """An Artifact's bytes are not as many as its `size_bytes`: never grade them."""
+    """An Artifact's bytes are not as many as its `size_bytes`, mostly fewer: never grade them."""
 
 
 class TooLarge(AgentsAPIError):

@@ -69,7 +69,7 @@ CLIENT: Mapping[str, Meaning] = {
     "ConnectionFailed, permanent": Meaning("the server's certificate is not trusted", stops=True),
     "DeadlinePassed": Meaning("the time for the call is over", attempt=True),
     "InvalidResponse": Meaning("HTML, nothing, or half a JSON where JSON was due", "a few times", attempt=True),
-    "ShortRead": Meaning("an Artifact came with fewer bytes than it has", "a few times", attempt=True),
+    "ShortRead": Meaning("an Artifact came with fewer or more bytes than it has", "a few times", attempt=True),
     "TooLarge": Meaning("an answer over its cap; it is not read to its end", attempt=True),
     "StreamLost": Meaning("the event stream broke off: the Turn list is asked instead"),
 }

@@ -316,17 +316,32 @@ def test_download_over_its_cap_is_not_asked_for() -> None:
         assert core.counts["content"] == 0
 
 
-def test_download_that_is_longer_than_it_said() -> None:
-    def endless(request: Request) -> Fault | None:
-        return Fault(endless=True) if request.route == "content" else None
-
+@pytest.mark.parametrize("fault", [Fault(endless=True), Fault(200, b"x" * 11), Fault(200, b"x" * 10_000_000)])
+def test_download_that_is_longer_than_it_said(fault: Fault) -> None:
     async def use(client: Client) -> bytes:
         return await artifact_of(client, await finished_session(client), 100_000)
 
-    with FakeCore(script=lambda body: Script(answer=b"x" * 10), fault=endless) as core:
+    with FakeCore(script=lambda body: Script(answer=b"x" * 10)) as core:
+        core.fault = lambda request: fault if request.route == "content" and request.nth <= failures else None
+        failures = 2
+        assert run(core, use) == b"x" * 10
+        failures = 99
+        with pytest.raises(ShortRead, match="has 10 bytes, the download had more"):
+            run(core, use)
+
+
+def test_download_of_unknown_size_is_read_to_its_cap() -> None:
+    async def use(client: Client) -> bytes:
+        [artifact] = await collect(client.list_artifacts((await finished_session(client))["id"]))
+        del artifact["size_bytes"]
+        return await client.artifact_content(artifact["session_id"], artifact, max_bytes=100_000)
+
+    with FakeCore(script=lambda body: Script(answer=b"x" * 10)) as core:
+        assert run(core, use) == b"x" * 10
+        core.fault = lambda request: Fault(endless=True) if request.route == "content" else None
         with pytest.raises(TooLarge, match="more than the 100000 bytes"):
             run(core, use)
-        assert core.counts["content"] == 1
+        assert core.counts["content"] == 2
 
 
 async def types_of_events(client: Client) -> list[str]:
