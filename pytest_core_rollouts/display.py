@@ -1,11 +1,13 @@
-"""The live display: on a terminal one line that is redrawn, elsewhere a line now and then, so that no run looks hung."""
+"""The live display: one line that is redrawn on a terminal, elsewhere a line now and then, so no run looks hung."""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 
 import pytest
 
@@ -18,55 +20,94 @@ LINE = 30.0
 
 
 class Display:
-    """Draws a run's progress through pytest's terminal reporter.
+    """Draws a run's progress between the lines that pytest writes.
 
-    `in_flight` tells how many rollouts are under way, None where that is not known.
+    `in_flight` tells how many rollouts are under way, None where that is not known; `places` is the most there can be.
     """
 
-    def __init__(self, config: pytest.Config, total: int, in_flight: Callable[[], int | None]) -> None:
-        self.progress = Progress(total, time.monotonic())
+    def __init__(
+        self, config: pytest.Config, total: int, in_flight: Callable[[], int | None], *, places: int = 1
+    ) -> None:
+        self.progress = Progress(total, places)
         self._in_flight = in_flight
         self._reporter: pytest.TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
-        self._redraws = _can_redraw(config, self._reporter)
-        self.hides_letters = self._redraws and config.get_verbosity() <= 0
+        if config.get_verbosity() < -1:
+            self._reporter = None  # -qq: as little as can be
+        self._capture = config.pluginmanager.get_plugin("capturemanager")
+        self._writer = config.get_terminal_writer() if self._reporter is not None else None
+        self._terminal = _terminal(config, self._reporter)
+        self.hides_letters = self._terminal is not None and config.get_verbosity() <= 0
         """Whether the line stands in for pytest's letter per rollout."""
         self._drawn = False
-        self._next = time.monotonic() + (0.0 if self._redraws else LINE)
-        self._lock = threading.Lock()
+        self._next = time.monotonic() + (0.0 if self._terminal is not None else LINE)
+        self._lock = threading.RLock()
         self._timer: threading.Thread | None = None
         self._closed = threading.Event()
-        if self.hides_letters and self._reporter is not None:
-            self._reporter.showfspath = False
 
     def tick(self) -> None:
         """Draw, if it is time to. Cheap enough to call several times a second."""
         now = time.monotonic()
-        if self._reporter is None or now < self._next:
+        if now < self._next:
             return
         with self._lock:
-            self._next = now + (REDRAW if self._redraws else LINE)
-            self._draw(f"rollouts: {self.progress.line(now, self._in_flight())}")
+            if self._reporter is None:
+                return
+            line = f"rollouts: {self.progress.line(self._in_flight())}"
+            if self._terminal is None:
+                self._next = now + LINE
+                self._say(self._reporter, line)
+            else:
+                self._next = now + REDRAW
+                self._draw(self._reporter, self._terminal, line)
 
-    def _draw(self, line: str) -> None:
-        assert self._reporter is not None
-        if not self._redraws:
-            self._reporter.write(f"\n{line}\n")
-            self._reporter.currentfspath = None  # the next letter names its file again
-            return
+    def _say(self, reporter: pytest.TerminalReporter, line: str) -> None:
+        """A line of its own in a log, also when pytest waits within a test and captures what is written."""
+        with self._capture.global_and_fixture_disabled() if self._capture is not None else nullcontext():
+            self._end_line(reporter)
+            reporter.write(f"{line}\n", flush=True)
+
+    def _draw(self, reporter: pytest.TerminalReporter, terminal: int, line: str) -> None:
         if not self._drawn:
-            self._reporter.ensure_newline()
-        width = os.get_terminal_size().columns if os.isatty(1) else 80
-        self._reporter.rewrite(line[: width - 1], erase=True)
-        self._reporter.flush()
-        self._drawn = True
+            self._end_line(reporter)
+            reporter.flush()
+            self._drawn = True
+        width = os.get_terminal_size(terminal).columns or 80
+        _write(terminal, f"\r{line[: width - 1]:<{width - 1}}")
 
-    def clear(self) -> None:
-        """Take the line away, before anything else is written."""
-        if self._drawn and self._reporter is not None:
-            with self._lock:
-                self._reporter.rewrite("", erase=True)
-                self._reporter.write("\r")
-                self._drawn = False
+    def _end_line(self, reporter: pytest.TerminalReporter) -> None:
+        if self._writer is not None and self._writer.width_of_current_line:
+            reporter.write("\n")
+            reporter.currentfspath = None  # the next letter names its file again
+
+    def _erase(self) -> None:
+        """Take the line away. It comes back with the next tick."""
+        if self._drawn and self._terminal is not None:
+            width = os.get_terminal_size(self._terminal).columns or 80
+            _write(self._terminal, f"\r{'':<{width - 1}}\r")
+            self._drawn = False
+            self._next = 0.0
+
+    @contextmanager
+    def aside(self, *, silent: bool = False) -> Iterator[None]:
+        """While pytest tells of a test: nothing is drawn, and nothing is in its way, unless it has nothing to say."""
+        with self._lock:
+            if not (silent and self.hides_letters):
+                self._erase()
+                yield
+                return
+            assert self._reporter is not None
+            names_files = self._reporter.showfspath
+            self._reporter.showfspath = False
+            try:
+                yield
+            finally:
+                self._reporter.showfspath = names_files
+
+    def hold(self, seconds: float) -> None:
+        """Draw nothing for so long: others are about to write."""
+        with self._lock:
+            self._erase()
+            self._next = max(self._next, time.monotonic() + seconds)
 
     def tick_by_itself(self) -> None:
         """Draw from a thread of its own: for a controller, which hears nothing while its workers wait."""
@@ -74,7 +115,7 @@ class Display:
         self._timer.start()
 
     def _tick_until_closed(self) -> None:
-        while not self._closed.wait(REDRAW):
+        while not self._closed.wait(min(REDRAW, LINE)):
             self.tick()
 
     def close(self) -> None:
@@ -82,12 +123,23 @@ class Display:
         self._closed.set()
         if self._timer is not None:
             self._timer.join()
-        self.clear()
-        self._reporter = None
+        with self._lock:
+            self._erase()
+            self._reporter = None
+            if self._terminal is not None:
+                os.close(self._terminal)
+                self._terminal = None
 
 
-def _can_redraw(config: pytest.Config, reporter: pytest.TerminalReporter | None) -> bool:
-    """Whether the output is a terminal that nobody else draws on."""
+def _terminal(config: pytest.Config, reporter: pytest.TerminalReporter | None) -> int | None:
+    """A descriptor of the terminal, which no capturing touches; None where there is none that we alone redraw on."""
     if reporter is None or not reporter.isatty or os.environ.get("TERM", "dumb") == "dumb":
-        return False
-    return not config.pluginmanager.hasplugin("sugar")
+        return None
+    if config.pluginmanager.hasplugin("sugar") or sys.__stdout__ is None or not sys.__stdout__.isatty():
+        return None
+    return os.dup(sys.__stdout__.fileno())
+
+
+def _write(terminal: int, text: str) -> None:
+    with suppress(OSError):  # the terminal is gone; pytest will say so
+        os.write(terminal, text.encode())

@@ -2,53 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pytest_core_rollouts.report.cells import decimal
 
 
 @dataclass
 class Progress:
-    """Counts of one run. Times are in seconds, of any monotonic clock."""
+    """Counts of one run of `total` rollouts, at most `places` of them at a time."""
 
     total: int
-    started: float
+    places: int = 1
     done: int = 0
     errors: int = 0
     tokens: int | None = None
     """None while no rollout has said."""
-    _rewards: list[float] = field(default_factory=list)
+    _rewards: float = 0.0
+    _seconds: float = 0.0
+    _timed: int = 0
 
-    def note(self, reward: float | None, tokens: int | None) -> None:
+    def note(self, reward: float | None, tokens: int | None, seconds: float) -> None:
         """A rollout finished; no reward is an error."""
         self.done += 1
         if reward is None:
             self.errors += 1
         else:
-            self._rewards.append(reward)
+            self._rewards += reward
         if tokens is not None:
             self.tokens = (self.tokens or 0) + tokens
+        if seconds:
+            self._seconds += seconds
+            self._timed += 1
 
-    def line(self, now: float, in_flight: int | None) -> str:
-        """Such as `12/40 done, 8 in flight, mean reward 0.750, 1 error, 1.2M tokens, 3 min left`."""
+    def line(self, in_flight: int | None) -> str:
+        """Such as `12/40 done, 8 in flight, mean reward 0.750, 1 error, 1.2M tokens, about 3 min left`."""
         parts = [f"{self.done}/{self.total} done"]
         if in_flight:
             parts.append(f"{in_flight} in flight")
-        if self._rewards:
-            parts.append(f"mean reward {decimal(sum(self._rewards) / len(self._rewards))}")
+        if graded := self.done - self.errors:
+            parts.append(f"mean reward {decimal(self._rewards / graded)}")
         if self.errors:
             parts.append(f"{self.errors} error{'s' if self.errors > 1 else ''}")
         if self.tokens is not None:
             parts.append(f"{_short(self.tokens)} tokens")
-        if (left := self._left(now)) is not None:
-            parts.append(f"{_span(left)} left")
+        if (left := self.seconds_left) is not None:
+            parts.append(f"about {_span(left)} left")
         return ", ".join(parts)
 
-    def _left(self, now: float) -> float | None:
-        """Seconds to go at the pace so far; None until there is one."""
-        if not self.done or self.done >= self.total:
+    @property
+    def seconds_left(self) -> float | None:
+        """Time to go if the rest takes as long as what is done, and those in flight are half way; None without any."""
+        rest = self.total - self.done
+        if not self._timed or rest <= 0:
             return None
-        return (now - self.started) / self.done * (self.total - self.done)
+        at_once = min(self.places, rest)
+        return self._seconds / self._timed * (rest - at_once / 2) / at_once
 
 
 def _short(number: int) -> str:

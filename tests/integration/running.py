@@ -98,7 +98,7 @@ class Running:
     @property
     def workers(self) -> list[int]:
         """Its workers' pids."""
-        return [pid for pid in children(self.pid) if b"execnet" in _command(pid)]
+        return [pid for pid in children(self.pid) if b"exec(eval(" in _command(pid)]
 
     def signal(self, number: signal.Signals, *, group: bool = False) -> None:
         self.since = time.monotonic()

@@ -1,0 +1,174 @@
+"""pytest -n: the same items, ids and rows whoever runs them, and one run that all workers share."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.fake_core import FakeCore, Script
+from tests.integration.conftest import RIGHT, WRONG, Project, node_ids, outcomes, text_of, usage_error
+from tests.integration.running import rows
+
+SHARDED = ("-n", "2", "--rollout-concurrency", "5")
+WAYS = [
+    ("-n", "2"),
+    ("-n", "1"),
+    SHARDED,
+    ("-n", "2", "--dist", "load"),
+    ("-n", "2", "--dist", "loadscope"),
+    ("-n", "2", "--dist", "loadfile"),
+    ("-n", "2", "--dist", "loadgroup"),
+    ("-n", "2", "--dist", "worksteal"),
+    ("-n", "2", "--maxschedchunk", "1"),
+]
+
+
+@pytest.fixture
+def six(project: Project, core: FakeCore) -> Project:
+    """Six rollouts, of which two are wrong, and two unit tests."""
+    project.task("a")
+    project.task("b")
+    project.task("c")
+    project.unit_tests()
+    core.script = lambda body: Script(answer=WRONG if body["metadata"]["task"] == "b" else RIGHT)
+    return project
+
+
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+def test_every_way_to_distribute(six: Project, core: FakeCore, way: tuple[str, ...]) -> None:
+    result = six.run("tasks", "tests", "--samples", "2", *way)
+    assert outcomes(result) == {"passed": 6, "failed": 2}, text_of(result)
+    assert result.ret == 1
+    assert "INTERNALERROR" not in text_of(result)
+    found = rows(six)
+    assert Counter(row["task"] for row in found) == {"a": 2, "b": 2, "c": 2}
+    [run_id] = {row["run_id"] for row in found}
+    assert [path.stem for path in six.results] == [run_id]
+    assert len(core.sessions) == 6
+
+
+def test_a_group_is_part_of_no_rollouts_id(six: Project, core: FakeCore) -> None:
+    hook = "item.add_marker(pytest.mark.xdist_group('one'))"
+    six.write(
+        "conftest.py", f"import pytest\n\ndef pytest_collection_modifyitems(items):\n    for item in items: {hook}\n"
+    )
+    result = six.run("tasks", "-n", "2", "--dist", "loadgroup")
+    assert outcomes(result) == {"passed": 2, "failed": 1}, text_of(result)
+    assert {row["task"] for row in rows(six)} == {"a", "b", "c"}
+    assert len(core.sessions) == 3
+
+
+@pytest.mark.parametrize("dist", ["loadscope", "worksteal", "each"])
+def test_several_in_flight_are_dealt_out_by_us_alone(six: Project, core: FakeCore, dist: str) -> None:
+    said = usage_error(six.run_apart("tasks", *SHARDED, "--dist", dist))
+    assert "--dist" in said
+    assert not core.sessions
+
+
+def test_nothing_can_run_in_each_worker(six: Project, core: FakeCore) -> None:
+    said = usage_error(six.run_apart("tasks", "-n", "2", "--dist", "each"))
+    assert "--dist each" in said
+    assert not core.sessions
+    assert outcomes(six.run("tests", "-n", "2", "--dist", "each")) == {"passed": 4}
+
+
+def test_items_are_the_same_with_and_without_workers(six: Project) -> None:
+    args = ("tasks", "--samples", "2", "--collect-only", "-q")
+    assert node_ids(six.run(*args)) == node_ids(six.run(*args, "-n", "2"))
+
+
+@pytest.mark.parametrize("workers", [("-n", "2"), SHARDED], ids=len)
+def test_workers_that_collect_different_items(six: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+    odd = "def pytest_collection_modifyitems(items):\n    if os.environ.get('PYTEST_XDIST_WORKER') == 'gw1': "
+    six.write("conftest.py", f"import os\n\n{odd}items.pop()\n")
+    result = six.run_apart("tasks", *workers)
+    assert result.ret != 0
+    text = text_of(result)
+    assert "different" in text.lower(), text
+    assert "INTERNALERROR" not in text
+    assert not core.sessions
+
+
+def test_each_worker_keeps_so_many_in_flight(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    core.script = lambda body: Script(answer=RIGHT, turn_seconds=1.0)
+    project.run("tasks", "--samples", "16", "-n", "2", "--rollout-concurrency", "4")
+    times = [{what: at for at, what in session.history} for session in core.sessions.values()]
+    most = max(sum(one["created"] <= other["created"] < one["completed"] for one in times) for other in times)
+    assert 5 <= most <= 8
+
+
+ODD: dict[str, bytes | None] = {
+    "surrogate": b'{"x": "\\ud835"}',
+    "bytes": b'{"x": "\xff\xfe"}',
+    "control": json.dumps({"x": "\x1b[31mred\x00\r\n\u2028\u202e"}).encode(),
+    "huge": b'{"x": 1e999}',
+    "big": json.dumps({"x": ["ab\ud800"] * 20_000}).encode(),
+    "long": b'{"x": ' + b"9" * 999 + b"}",
+    "deep": b'{"x": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+    "none": None,
+}
+ODD_ITEM: dict[str, Any] = {"type": "message", "text": "a\ud835b\x00", "n": 10**40, "list": [None, True, 1e300]}
+TIMES = ("session_id", "duration_s", "started_at", "timings", "request_ids", "run_id", "rollout_id", "group_id")
+
+
+def same(row: dict[str, Any]) -> dict[str, Any]:
+    """What must not depend on who ran the rollout."""
+    kept = {key: value for key, value in row.items() if key not in TIMES}
+    kept["items"] = [{key: value for key, value in item.items() if key in ODD_ITEM} for item in row["items"] or ()]
+    return kept
+
+
+def test_odd_answers_make_the_same_rows_in_a_worker(project: Project, core: FakeCore) -> None:
+    for name in (*ODD, "right", "broken"):
+        project.task(name)
+
+    def script(body: dict[str, Any]) -> Script:
+        task = body["metadata"]["task"]
+        usage = {"input_tokens": 10**30, "output_tokens": 2, "total_tokens": 10**30}
+        if task == "broken":
+            return Script(turn_status="failed", error={"code": "x", "message": "\ud835 \x07"}, items=[ODD_ITEM])
+        return Script(answer=ODD.get(task, RIGHT), items=[ODD_ITEM], usage=usage)
+
+    core.script = script
+    found = []
+    for workers in ((), ("-n", "2"), SHARDED):
+        before = len(project.records)
+        result = project.run_apart("tasks", "--rollout-retries", "0", "--junitxml", "j.xml", *workers)
+        assert outcomes(result) == {"passed": 1, "failed": len(ODD), "errors": 1}, text_of(result)
+        assert result.ret == 1
+        assert "INTERNALERROR" not in text_of(result)
+        new = project.records[before:]
+        found.append(sorted((same(row) for row in new), key=lambda row: str(row["task"])))
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == len(ODD) + 2
+
+
+def test_reports_carry_plain_types_only(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    core.script = lambda body: Script(answer=RIGHT, usage={"total_tokens": 12})
+    hook = "def pytest_runtest_logreport(report):\n    print('PROPS', report.user_properties)\n"
+    project.write("conftest.py", hook)
+    result = project.run("tasks", "-s")
+    shown = [line for line in result.outlines if "PROPS" in line]
+    assert shown
+    assert "('reward', 1.0)" in shown[-1]
+    assert "('status', 'completed')" in shown[-1]
+    assert "('tokens', 12)" in shown[-1]
+
+
+@pytest.mark.slow
+def test_large_rows_of_many_workers_stay_whole(project: Project, core: FakeCore) -> None:
+    project.task("a", yaml="samples: 60")
+    item = {"type": "message", "text": "é" * 50_000}
+    core.script = lambda body: Script(answer=RIGHT, items=[item])
+    result = project.run_apart("tasks", "-n", "6", "--rollout-concurrency", "3")
+    assert outcomes(result) == {"passed": 60}, text_of(result)
+    lines = project.results[0].read_bytes().split(b"\n")
+    assert lines.pop() == b""
+    assert len(lines) == 60
+    assert all(len(line) > 300_000 for line in lines)
+    assert len({json.loads(line)["rollout_id"] for line in lines}) == 60
