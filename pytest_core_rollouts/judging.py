@@ -109,7 +109,7 @@ def ask(run: Run, rows: list[RolloutRecord], summary: Summary) -> Judged:
     settings = run.settings
     judged = summarize(rows, planned=len(run.selected), judged=True)
     said = Judged(comparisons=comparisons(judged, run.baseline))
-    if settings.soft:
+    if settings.soft or settings.allow_errors is not None:  # what an allowed error hides, `each` must not overlook
         said.judgments = judge(settings.gates, judged, run.baseline, _without_xfails(run.chosen, summary))
     if settings.allow_errors is not None:
         said.judgments.append(settings.allow_errors.judge(judged))
