@@ -169,7 +169,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(None)
 
     def do_POST(self) -> None:
-        self._answer(json.loads(self._read_body() or b"null"))
+        body = self._read_body()
+        try:
+            self._answer(json.loads(body))
+        except ValueError:
+            self._answer(None)
 
     def _read_body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 FOLDER = "/opt/agent"
 """Where a program is shown in the sandbox."""
 LINE_LIMIT = 32 * 1024 * 1024  # bytes of one event
-EVENTS_LIMIT = 256 * 1024 * 1024  # bytes of all events of a Turn: they become Items, which this process keeps
+EVENTS_LIMIT = 128 * 1024 * 1024  # bytes of all events of a Turn: they become Items, which this process keeps
+EVENTS = 20_000  # of a Turn
 
 Event = Mapping[str, Any]
 
@@ -77,11 +78,12 @@ class EventLines:
         self.last_words = ""
         self._on_event = on_event
         self._pending = bytearray()
-        self._total = 0
+        self._bytes = 0
+        self._events = 0
 
     def feed(self, chunk: bytes) -> None:
-        self._total += len(chunk)
-        if self._total > EVENTS_LIMIT or len(self._pending) > LINE_LIMIT:
+        self._bytes += len(chunk)
+        if self._bytes > EVENTS_LIMIT or self._events > EVENTS or len(self._pending) > LINE_LIMIT:
             raise TurnFailed("sandbox_error", "The agent program printed more events than can be kept.")
         *lines, rest = chunk.split(b"\n")
         for line in lines:
@@ -99,6 +101,7 @@ class EventLines:
         elif event["type"] == "exit":
             self.ended = Ended(int(event.get("status", 1)), str(event.get("stderr", "")))
         else:
+            self._events += 1
             self._on_event(event)
 
 
