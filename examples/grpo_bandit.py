@@ -1,4 +1,4 @@
-"""A training loop that turns, in three minutes on two cores, with no GPU and no key:
+"""A training loop that turns, within three minutes on two cores, with no GPU and no key:
 
     python examples/grpo_bandit.py
 
@@ -17,8 +17,8 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from policy_server import MODEL, Policy, PolicyServer
@@ -35,26 +35,30 @@ RIDDLES = {"riddle-north": "coral", "riddle-south": "amber"}
 KEY_VARIABLE = "POLICY_API_KEY"
 
 
-def main() -> None:
-    arguments = _arguments()
+def train(arguments: argparse.Namespace) -> PolicyServer:
+    """Every step of the loop; the server as it was in the end."""
     tasks = [_task(riddle) for riddle in RIDDLES]
     policy = Policy(list(RIDDLES), ANSWERS, arguments.seed)
     key = os.environ.setdefault(KEY_VARIABLE, secrets.token_urlsafe(24))
-    began = time.monotonic()
     with (
         PolicyServer(policy, key) as server,
-        _core(arguments.agent) as (harness, base_url, api_key),
+        _core(arguments.agent, arguments.capture) as (harness, base_url, api_key),
         Engine(base_url, api_key, concurrency=arguments.concurrency, out=arguments.out, timeout=120) as engine,
     ):
         agent = Agent(harness, MODEL, protocol="responses", base_url=server.base_url, api_key_env=KEY_VARIABLE)
-        for step in range(arguments.steps):
+        for _ in range(arguments.steps):
             run = engine.submit(tasks, agent, samples=arguments.samples, labels={"policy": str(policy.version)})
-            groups = list(run.groups())
-            _report(step, groups)
+            groups = list(run.groups())  # all of them, before the policy changes: no rollout spans two versions
+            _report(policy.version, groups)
             policy.update(_gradients(groups, arguments.rate))
-        stray = set(server.requests) - set(policy.sampled)
-    assert not stray, f"requests of no rollout: {stray}"
-    print(f"{len(policy.sampled)} rollouts in {time.monotonic() - began:.0f} s: {arguments.out}")
+    return server
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    began = time.monotonic()
+    server = train(arguments)
+    print(f"{len(server.policy.sampled)} rollouts in {time.monotonic() - began:.0f} s: {arguments.out}")
 
 
 def _gradients(groups: list[Group], rate: float) -> dict[str, float]:
@@ -68,12 +72,12 @@ def _gradients(groups: list[Group], rate: float) -> dict[str, float]:
     return {rollout_id: rate * advantage / (len(samples) / len(groups)) for rollout_id, advantage in samples}
 
 
-def _report(step: int, groups: list[Group]) -> None:
+def _report(version: int, groups: list[Group]) -> None:
     rewards = [reward for group in groups for reward in group.rewards if reward is not None]
     missing = sum(len(group.rewards) for group in groups) - len(rewards)
     telling = sum(len(set(group.rewards) - {None}) > 1 for group in groups)
     mean = sum(rewards) / len(rewards) if rewards else float("nan")
-    line = f"policy {step:2}  mean reward {mean:.3f}  groups with a signal {telling}/{len(groups)}"
+    line = f"policy {version:2}  mean reward {mean:.3f}  groups with a signal {telling}/{len(groups)}"
     print(line + (f"  errors {missing}" if missing else ""), flush=True)
 
 
@@ -85,21 +89,29 @@ def _task(riddle: str) -> Task:
     return Task(id=riddle, instruction=instruction, expected={"answer": RIDDLES[riddle]})
 
 
-@contextmanager
-def _core(agent: str) -> Iterator[tuple[str, str, str]]:
-    """A Core that runs `agent`: the harness to ask it for, its URL and its key."""
-    missing = None if agent == "toy" else why_missing("codex")
-    if agent == "codex" and missing is not None:
+Core = tuple[str, str, str]
+"""The harness to ask for, a Core's URL and its key."""
+
+
+def _core(agent: str, capture: Path | None) -> AbstractContextManager[Core]:
+    """A Core that runs `agent`: auto, codex or toy."""
+    missing = "--capture needs a real agent (--agent codex)" if agent == "toy" else why_missing("codex")
+    if missing is not None and (agent == "codex" or capture is not None):
         sys.exit(missing)
-    if agent == "toy" or missing is not None:
-        print(f"agent: toy{f' ({missing})' if missing else ''}", flush=True)
-        with ToyCore() as toy:
-            yield "default", toy.base_url, toy.api_key
-        return
-    print("agent: codex in the embedded Core", flush=True)
+    if missing is None:
+        print("agent: codex in the embedded Core", flush=True)
+        return _embedded_core(capture)
+    print("agent: toy" if agent == "toy" else f"agent: toy ({missing})", flush=True)
+    return _toy_core()
+
+
+@contextmanager
+def _embedded_core(capture: Path | None) -> Iterator[Core]:
+    if capture is not None:
+        capture.mkdir(parents=True, exist_ok=True)
     core = EmbeddedCore.reserve()
     try:
-        core.start()
+        core.start(capture=capture)
     except EmbeddedCoreError as error:
         sys.exit(f"{error}\nOr run it without sandboxes: --agent toy")
     try:
@@ -108,7 +120,13 @@ def _core(agent: str) -> Iterator[tuple[str, str, str]]:
         core.stop()
 
 
-def _arguments() -> argparse.Namespace:
+@contextmanager
+def _toy_core() -> Iterator[Core]:
+    with ToyCore() as toy:
+        yield "default", toy.base_url, toy.api_key
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--samples", type=int, default=6, help="rollouts of each task and step: the size of a group")
@@ -117,7 +135,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--agent", choices=("auto", "codex", "toy"), default="auto")
     parser.add_argument("--concurrency", type=int, default=12)
     parser.add_argument("--out", type=Path, default=Path("runs/grpo_bandit.jsonl"))
-    return parser.parse_args()
+    parser.add_argument("--capture", metavar="DIR", type=Path, help="keep the requests to the policy (codex alone)")
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 It speaks as much of the Responses protocol as agent programs need. Where the agent has a shell (codex), the policy
 calls it to write its answer; else it says the answer. As an inference server in training does, it keeps what it sampled
-for every rollout, by the rollout id in the path: `/rollouts/{rollout_id}/v1/responses`.
+for every rollout, by the rollout id in the path: `/rollouts/{rollout_id}/v1/responses`; and it tells token ids and log
+probabilities, as vLLM does when asked to. A token here is a whole answer.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Policy:
 
     def __init__(self, riddles: Sequence[str], actions: Sequence[str], seed: int = 0) -> None:
         self.version = 0
+        self.riddles, self.actions = tuple(riddles), tuple(actions)
         self.sampled: dict[str, Sampled] = {}
         self._weights = {riddle: dict.fromkeys(actions, 0.0) for riddle in riddles}
         self._seed = seed
@@ -47,14 +49,14 @@ class Policy:
         total = sum(exponentials.values())
         return {action: value / total for action, value in exponentials.items()}
 
-    def act(self, rollout_id: str, riddle: str) -> str:
+    def act(self, rollout_id: str, riddle: str) -> Sampled:
         """Sample an answer. The seed is that of the sample, so the order of requests changes nothing."""
         probabilities = self.probabilities(riddle)
         sample = rollout_id.rpartition(".")[2]
         chance = random.Random(f"{self._seed} {self.version} {riddle} {sample}")
         [action] = chance.choices(list(probabilities), list(probabilities.values()))
         self.sampled[rollout_id] = Sampled(self.version, riddle, action, probabilities)
-        return action
+        return self.sampled[rollout_id]
 
     def update(self, gradients: Mapping[str, float]) -> None:
         """One step of policy gradient: rollout id -> advantage times learning rate. Makes the next version.
@@ -62,7 +64,9 @@ class Policy:
         The derivative of log softmax by a weight is (chosen or not) - probability.
         """
         for rollout_id, step in gradients.items():
-            sampled = self.sampled[rollout_id]
+            sampled = self.sampled.get(rollout_id)
+            if sampled is None:  # its agent never came to ask: there is no choice to make more or less likely
+                continue
             weights = self._weights[sampled.riddle]
             for action, probability in sampled.probabilities.items():
                 weights[action] += step * ((action == sampled.action) - probability)
@@ -87,18 +91,23 @@ class PolicyServer:
         self._server.shutdown()
         self._server.server_close()
 
-    def output(self, rollout_id: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The one Item that the policy replies with."""
+    def reply(self, rollout_id: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """What the policy says: `output`, one Item, and the tokens that it is made of."""
         said = json.dumps(request["input"])
-        if "function_call_output" in said:  # the shell has run, the answer is written
-            return _message("Done.")
         riddle = _RIDDLE.search(said)
         if riddle is None:
             raise ValueError("the request names no riddle")
-        answer = json.dumps({"answer": self.policy.act(rollout_id, riddle[0])})
+        prompt = self.policy.riddles.index(riddle[0])
+        if "function_call_output" in said:  # the shell has run, the answer is written: nothing to choose
+            return {"output": [_message("Done.")], **_tokens(prompt, len(self.policy.actions), 1.0)}
+        sampled = self.policy.act(rollout_id, riddle[0])
+        answer = json.dumps({"answer": sampled.action})
         if any(tool.get("name") == "exec_command" for tool in request.get("tools") or ()):
-            return _shell(f"mkdir -p outputs && echo '{answer}' > outputs/answer.json")
-        return _message(answer)
+            item = _shell(f"mkdir -p outputs && echo '{answer}' > outputs/answer.json")
+        else:
+            item = _message(answer)
+        token = self.policy.actions.index(sampled.action)
+        return {"output": [item], **_tokens(prompt, token, sampled.probabilities[sampled.action])}
 
 
 class _Server(ThreadingHTTPServer):
@@ -124,15 +133,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.of.requests.append(rollout_id)
         try:
             request = json.loads(body)
-            output = self.server.of.output(rollout_id, request)
+            reply = self.server.of.reply(rollout_id, request)
         except (ValueError, KeyError) as error:
             self._send(400, _error(str(error)))
             return
         response = {"id": f"resp_{len(self.server.of.requests)}", "model": MODEL, "status": "completed"}
         usage = {"input_tokens": len(body) // 4, "output_tokens": 1, "total_tokens": len(body) // 4 + 1}
-        completed = {**response, "output": [output], "usage": usage}
+        completed = {**response, **reply, "usage": usage}
         if request.get("stream"):
-            self._send(200, b"".join(_events(response, output, completed)), "text/event-stream")
+            self._send(200, b"".join(_events(response, completed)), "text/event-stream")
         else:
             self._send(200, json.dumps(completed).encode())
 
@@ -147,10 +156,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: the terminal is the training loop's."""
 
 
-def _events(response: Any, output: Any, completed: Any) -> Iterator[bytes]:
+def _events(response: Any, completed: Any) -> Iterator[bytes]:
     for event in (
         {"type": "response.created", "response": response},
-        {"type": "response.output_item.done", "output_index": 0, "item": output},
+        {"type": "response.output_item.done", "output_index": 0, "item": completed["output"][0]},
         {"type": "response.completed", "response": completed},
     ):
         yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
@@ -164,6 +173,11 @@ def _message(text: str) -> dict[str, Any]:
 def _shell(command: str) -> dict[str, Any]:
     arguments = json.dumps({"cmd": command})
     return {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "exec_command", "arguments": arguments}
+
+
+def _tokens(prompt: int, token: int, probability: float) -> dict[str, Any]:
+    logprobs = [{"token_id": token, "logprob": math.log(probability)}]
+    return {"prompt_token_ids": [prompt], "token_ids": [token], "logprobs": logprobs}
 
 
 def _error(message: str) -> bytes:

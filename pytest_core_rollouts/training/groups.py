@@ -106,7 +106,7 @@ class Selection:
         """One line for people."""
         samples = [sample for group in self.groups for sample in group.samples]
         masked = Counter[str](sample.record.status for sample in samples if sample.masked)
-        said = f"{len(self.groups)} groups, {len(samples)} samples"
+        said = f"{_number(len(self.groups), 'group')}, {_number(len(samples), 'sample')}"
         if masked:
             said += f", masked: {_counts(masked)}"
         if self.left_out:
@@ -168,6 +168,10 @@ def _reason_against(group: Group, choice: Choice) -> str | None:
     if choice.drop_signal_free and not group.signal:
         return "signal-free"
     return None
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _counts(counter: Mapping[str, int]) -> str:

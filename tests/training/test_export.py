@@ -54,7 +54,7 @@ def test_errors_are_masked_and_never_zeros(export: Exporter, tmp_path: Path) -> 
     assert group["samples"][1]["error"] == "Core is down"
     assert (group["planned"], group["used"], group["complete"]) == (5, 3, False)
     assert group["mean"] == pytest.approx(1 / 3)
-    assert export.err == "exported 1 groups, 4 samples, masked: 1 error\n"
+    assert export.err == "exported 1 group, 4 samples, masked: 1 error\n"
 
 
 def test_timeouts_masked_when_asked_for(export: Exporter, tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ suite = unittest.defaultTestLoader.loadTestsFromName("test_hidden")
 names = [test.id().split(".")[-1] for test in suite._tests[0]]
 result = unittest.TestResult()
 suite.run(result)
-failed = {test.id().split(".")[-1]: error.splitlines()[-1] for test, error in result.failures + result.errors}
-print(json.dumps({name: failed.get(name, "") for name in names}))
+failed = {test.id().split(".")[-1]: error.strip().splitlines()[-1] for test, error in result.failures + result.errors}
+print(json.dumps({name: failed.get(name) for name in names}))
 """
 
 
@@ -49,7 +49,7 @@ def grade(task: Task, artifacts: dict[str, bytes]) -> Grade:
 def _share(said: str) -> Grade:
     try:  # the patched code may have printed anything
         results = json.loads(said.splitlines()[-1])
-        failed = {name: error for name, error in results.items() if error}
+        failed = {name: error for name, error in results.items() if error is not None}
         return Grade(
             1 - len(failed) / len(results), tuple(Reason(name, "passes", error) for name, error in failed.items())
         )
