@@ -156,8 +156,9 @@ class _AgainstBaseline(Gate):
     def verdict(self, evidence: Evidence) -> Verdict:
         if evidence.baseline is None:
             return Verdict(None, "the baseline does not have this agent")
-        worst, best = (compare(evidence.baseline, evidence.agent.filled(reward)) for reward in (0, 1))
-        now = compare(evidence.baseline, evidence.agent)
+        now = worst = best = compare(evidence.baseline, evidence.agent)
+        if evidence.agent.missing:
+            worst, best = (compare(evidence.baseline, evidence.agent.filled(reward)) for reward in (0, 1))
         known = frozenset(score.task for score in evidence.baseline.tasks if score.graded)
         graded = {score.task for score in evidence.agent.tasks if score.graded} | set(now.changed)
         lacking = sorted((evidence.tasks & known) - graded)

@@ -53,7 +53,7 @@ def test_noise_passes_and_only_what_was_selected_is_compared(project: Project, c
     assert gate_lines(result)[-1] == (
         "gate baseline: passed: mean reward 1.000 -> 0.950 over 5 tasks, no significant drop (p = 0.5)"
     )
-    assert "| a    |    4/4 |   3/4 | -0.250 | 1 |    1 |" in (project.path / "r.md").read_text()
+    assert "| a    |    4/4 |   3/4 | -0.250 |   1 |    1 |" in (project.path / "r.md").read_text()
     result = project.run("tasks/b", "tasks/c", *GATE)
     assert "- not selected, or gone: a, d, e" in text_of(result)
     assert gate_lines(result)[-1].startswith("gate baseline: passed: mean reward 1.000 -> 1.000 over 2 tasks")
