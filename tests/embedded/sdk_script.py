@@ -1,6 +1,7 @@
 """Drives the embedded Core with the official client and checks every answer strictly; run by test_openai_sdk.py.
 
-Runs in the client's own environment: `python sdk_script.py BASE_URL` with the key on stdin. Prints what it called.
+Runs in the client's own environment, with the key on stdin: `python sdk_script.py BASE_URL [MODEL_URL HARNESS...]`.
+With a scripted model's URL it also runs real agents.
 """
 
 # mypy: ignore-errors
@@ -33,6 +34,7 @@ HOSTED: Any = {
     "files": [{"type": "inline", "path": "/workspace/in.txt", "data": base64.b64encode(b"seed").decode()}],
 }
 WRITE = "mkdir -p outputs && cp in.txt outputs/in.txt && echo '{}' >outputs/answer.json && echo out && echo err >&2"
+SERVED = "3.13.0"  # later versions know further fields, which are optional
 EXTENSIONS = {"x_agents_core"}  # members of our own that the client's models do not name
 
 
@@ -48,7 +50,7 @@ def complete(model: Any, where: str) -> None:
     """Every field the model knows was sent (null where unknown), and no other one."""
     if isinstance(model, BaseModel):
         fields = type(model).model_fields
-        unset = set(fields) - model.model_fields_set
+        unset = set(fields) - model.model_fields_set if openai.__version__ == SERVED else set()
         assert not unset, f"{where}: not sent: {unset}"
         unknown = set(model.model_extra or {}) - EXTENSIONS
         assert not unknown, f"{where}: unknown: {unknown}"
@@ -181,6 +183,38 @@ def failures(client: OpenAI) -> None:
         check(AgentSessionDeleted, sessions.delete(id))
 
 
+def real(client: OpenAI, model_url: str, harness: str) -> None:
+    """A real agent: all its events and Items; and one that its model's server refuses."""
+    sessions = client.beta.agents.sessions
+    create: Any = {
+        "environment": HOSTED,
+        "agent": {"model": "m", "x_agents_core": {"harness": harness}},
+        "input": "Go.",
+    }
+    protocol = {"codex": "responses", "claude_sdk": "anthropic"}[harness]
+    for path, status in (("good", "completed"), ("refusing", "failed")):
+        provider = {"protocol": protocol, "base_url": f"{model_url}/{path}", "api_key": "secret-key-of-a-model"}
+        extra = {"x_agents_core": {"model_provider": provider}}
+        seen = []
+        for event in sessions.create(**create, stream=True, extra_body=extra, timeout=60):
+            check(AgentSessionEvent, event)
+            seen.append(event)
+        turn = wait(client, seen[0].session.id)
+        assert turn.status == status, turn
+        items = list(sessions.items.list(turn.session_id, order="asc"))
+        for item in items:
+            check(AgentSessionItem, item)
+        done = [event.item.id for event in seen if event.type == "agent.session.turn.item.done"]
+        assert done == [item.id for item in items if item.type != "function_call_output"][1:]
+        if status == "completed":
+            kinds = ["message", "reasoning", "message", "command_execution"]
+            assert [item.type for item in items][:4] == kinds, items
+            assert (turn.usage is None) == (harness == "claude_sdk")
+        else:
+            assert turn.error.code == "authentication_error"
+        check(AgentSessionDeleted, sessions.delete(turn.session_id))
+
+
 def refused(kind: type[openai.APIStatusError], call: Callable[[], Any]) -> openai.APIStatusError:
     try:
         call()
@@ -197,6 +231,8 @@ def main() -> None:
     streams(client, session_id)
     cancelling(client)
     failures(client)
+    for harness in sys.argv[3:]:
+        real(client, sys.argv[2], harness)
     listed = list(client.beta.agents.sessions.list(limit=1))
     assert [session.id for session in listed] == [session_id]
     for session in listed:

@@ -10,17 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.embedded.launch import EmbeddedCore
+from pytest_core_rollouts.embedded.launch import EmbeddedCore, why_missing
+from tests.agents import PROTOCOLS
+from tests.scripted_models import Ask, Fail, Reply, Say, ScriptedModel, Shell, Tool
 
 pytestmark = pytest.mark.slow
 
-VERSIONS = ["3.13.0"]
+NEWEST = "newest"
+VERSIONS = ["3.13.0", NEWEST]
 
 
 @pytest.fixture(params=VERSIONS)
 def python(request: pytest.FixtureRequest) -> Path:
     """A Python that has the client; its environment is kept between runs, in the temporary folder."""
-    package = f"openai=={request.param}"
+    package = "openai" if request.param == NEWEST else f"openai=={request.param}"
     name = f"pytest-core-rollouts-openai-{request.param}-py{sys.version_info.major}{sys.version_info.minor}"
     folder = Path(tempfile.gettempdir()) / name
     python = folder / "bin" / "python"
@@ -35,8 +38,16 @@ def python(request: pytest.FixtureRequest) -> Path:
 def _has(python: Path, version: str) -> bool:
     if not python.exists():
         return False
-    code = f"import openai, sys; sys.exit(openai.__version__ != {version!r})"
+    code = f"import openai, sys; sys.exit({version!r} not in (openai.__version__, {NEWEST!r}))"
     return subprocess.run([python, "-c", code], capture_output=True).returncode == 0
+
+
+def _reply(ask: Ask) -> Reply:
+    if ask.path.startswith("/refusing"):
+        return Fail(401)
+    other = Tool("Read", {"file_path": "/workspace/in.txt"}) if ask.is_messages else Shell("exit 4")
+    work = Shell("echo out && mkdir -p outputs && touch outputs/answer.json", thought="Hm.", remark="Now.")
+    return (work, other, Say("Done."))[ask.step]
 
 
 def test_the_official_client_is_served(python: Path) -> None:
@@ -44,9 +55,12 @@ def test_the_official_client_is_served(python: Path) -> None:
     core.start()
     try:
         script = Path(__file__).with_name("sdk_script.py")
-        done = subprocess.run(
-            [python, script, core.base_url], input=core.api_key, capture_output=True, text=True, timeout=120
-        )
+        installed = [harness for harness in PROTOCOLS if why_missing(harness) is None]
+        with ScriptedModel(_reply) as model:
+            arguments = [core.base_url, model.url, *installed]
+            done = subprocess.run(
+                [python, script, *arguments], input=core.api_key, capture_output=True, text=True, timeout=180
+            )
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("all answers are as")
         assert core.errors() == ""
