@@ -89,9 +89,15 @@ def _defined(statement: ast.stmt) -> set[str]:
     """Names that a statement at the top of a module may give a value to."""
     if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
         return {statement.name}
-    if isinstance(statement, (ast.Import, ast.ImportFrom)):
-        return {alias.asname or alias.name for alias in statement.names}
-    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    names: set[str] = set()
+    for node in ast.walk(statement):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+    return names
 
 
 def _asked_for(function: Callable[..., Any], path: Path) -> list[str]:

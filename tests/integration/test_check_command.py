@@ -1,0 +1,175 @@
+"""`python -m pytest_core_rollouts check` and `new-task`, as a user calls them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Project
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def call(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest_core_rollouts", *arguments]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "PYTEST_ADDOPTS"))}
+    kept["PYTHONPATH"] = str(REPOSITORY)
+    return subprocess.run(
+        command, cwd=folder, env={**kept, **(env or {})}, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.fixture
+def sound(project: Project) -> Project:
+    """A project with one sound task; its ini asks for what a check must not care about."""
+    project.ini("addopts = -n 2 --no-such-option", "rollout_samples = 5", "rollout_core = https://core.example/v1")
+    task(project, "sums/a")
+    return project
+
+
+def task(project: Project, name: str, *, answer: str = "7", solution: str | None = None) -> Path:
+    folder = project.task(name, expected={"answer": 7})
+    project.write(
+        f"tasks/{name}/instruction.md",
+        "Add up `/workspace/data.csv`. Write `/workspace/outputs/answer.json` with the key `answer`.\n",
+    )
+    script = f"mkdir -p outputs && echo '{{\"answer\": {answer}}}' >outputs/answer.json\n"
+    project.write(f"tasks/{name}/solution/solve.sh", solution or script)
+    return folder
+
+
+def test_a_sound_task_passes(sound: Project) -> None:
+    done = call(sound.path, "check")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert done.stderr == "1 task checked: 0 errors, 0 warnings\n"
+    assert not list(sound.path.glob("runs"))
+    assert not list(sound.path.rglob(".pytest_cache"))
+
+
+def test_findings_are_told_as_a_linter_does(sound: Project) -> None:
+    sound.write("tasks/sums/a/instruction.md", "Add up `data.csv`: 100%, all of it.\n")
+    done = call(sound.path, "check", "--core", "none")
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        "tasks/sums/a/instruction.md:1: error: the instruction does not name the key 'answer' [key-not-named]",
+        "tasks/sums/a/instruction.md:1: error: the instruction does not name /workspace/outputs/answer.json, "
+        "so an agent can't know where to write [output-path]",
+    ]
+    done = call(sound.path, "check", "sums/a", "--core", "none", "--format", "github")
+    assert done.stdout.splitlines()[0] == (
+        "::error file=tasks/sums/a/instruction.md,line=1,title=sums/a%3A key-not-named::"
+        "the instruction does not name the key 'answer'"
+    )
+
+
+def test_a_task_that_can_not_be_loaded(sound: Project) -> None:
+    sound.task("broken", yaml="tags: [a]\ntimeout: 10:00\n")
+    done = call(sound.path, "check", "--core", "none")
+    assert done.returncode == 1
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("tasks/broken/task.yaml:2: error: timeout: 10:00 is ambiguous")
+    assert line.endswith("[load]")
+    assert call(sound.path, "check", "broken", "--core", "none").returncode == 1
+    assert call(sound.path, "check", "sums/a", "--core", "none").returncode == 0
+
+
+def test_warnings_count_when_asked_to(sound: Project) -> None:
+    shutil.rmtree(sound.path / "tasks/sums/a/solution")
+    done = call(sound.path, "check", "--core", "none")
+    assert (done.returncode, done.stderr) == (0, "1 task checked: 0 errors, 1 warning\n")
+    assert "[no-solution]" in done.stdout
+    assert call(sound.path, "check", "--core", "none", "--strict").returncode == 1
+
+
+@pytest.mark.parametrize("arguments", [("nowhere",), ("sums",)])
+def test_what_is_not_there_can_not_be_checked(sound: Project, arguments: tuple[str, ...]) -> None:
+    done = call(sound.path, "check", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"ERROR: no task and no path {arguments[0]!r}\n"
+
+
+def test_a_project_without_tasks(project: Project) -> None:
+    done = call(project.path, "check")
+    assert done.returncode == 2
+    assert done.stderr.startswith("ERROR: no tasks: there is no folder")
+
+
+def test_running_finds_what_reading_does_not(sound: Project) -> None:
+    task(sound, "fails", answer="8")
+    task(sound, "breaks", solution="echo out of luck >&2; exit 3\n")
+    task(
+        sound,
+        "unstable",
+        solution='mkdir -p outputs; echo "{\\"answer\\": 7, \\"at\\": $(date +%s%N)}" >outputs/answer.json\n',
+    )
+    folder = task(sound, "lazy")
+    sound.write("tasks/lazy/grader.py", "def grade(answer): return 1.0 if answer.value == {'answer': 7} else 0.1\n")
+    assert folder.is_dir()
+    done = call(sound.path, "check")
+    told = {line.split("/")[1]: line for line in done.stdout.splitlines()}
+    assert told.keys() == {"fails", "breaks", "unstable", "lazy"}, done.stdout
+    assert "the solution earns 0 (completed): answer is 8 [solution-fails]" in told["fails"]
+    assert "exited with status 3: out of luck" in told["breaks"]
+    assert (
+        "the solution gave another answer the second time, both of which earn 1 [solution-unstable]" in told["unstable"]
+    )
+    assert "an agent that does nothing earns 0.1 (completed)" in told["lazy"]
+    assert done.returncode == 1
+
+
+def test_hooks_and_tasks_made_in_code_are_checked_too(sound: Project) -> None:
+    sound.write(
+        "conftest.py",
+        "from pytest_core_rollouts.tasks import Task\n"
+        "def pytest_rollout_tasks(config):\n"
+        "    yield Task(id='made/1', instruction='Say `n` in /workspace/outputs/answer.json', expected={'n': 1})\n"
+        "def pytest_rollout_grade(task): return 1.0 if task.id == 'made/1' else None\n",
+    )
+    done = call(sound.path, "check", "--core", "none")
+    assert done.returncode == 1
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("made/1: error: earns 1: an answer that is missing, an empty object, n left out")
+
+
+def test_a_scaffold_passes_after_three_edits(project: Project) -> None:
+    project.ini()
+    made = call(project.path, "new-task", "sql/sums")
+    assert made.returncode == 0, made.stderr
+    folder = project.path / "tasks" / "sql" / "sums"
+    assert str(folder.relative_to(project.path)) in made.stdout
+    before = call(project.path, "check", "sql/sums")
+    assert before.returncode == 1
+    assert before.stdout.count("[unfinished]") == 3
+    instruction = (folder / "instruction.md").read_text()
+    instruction = instruction.replace("TODO(new-task): say what is to be found out from", "Add up the amounts in")
+    (folder / "instruction.md").write_text(instruction.replace("TODO(new-task): what it is", "their sum"))
+    (folder / "expected.json").write_text('{"answer": 7}\n')
+    solution = (
+        (folder / "solution/solve.sh")
+        .read_text()
+        .replace(" TODO(new-task): replace the 0 by what works the answer out.", "")
+    )
+    (folder / "solution/solve.sh").write_text(
+        solution.replace("answer=0", "answer=$(awk -F, 'NR > 1 { sum += $2 } END { print sum }' data.csv)")
+    )
+    after = call(project.path, "check", "sql/sums")
+    assert (after.returncode, after.stdout) == (0, ""), after.stdout
+
+
+@pytest.mark.parametrize("name", ["../out", "/abs", "a b", "", "a//b", ".hidden"])
+def test_a_scaffold_needs_a_plain_id(project: Project, name: str) -> None:
+    done = call(project.path, "new-task", name)
+    assert done.returncode != 0
+    assert "is no id" in done.stderr
+    assert not (project.path / "tasks").exists()
+
+
+def test_a_scaffold_overwrites_nothing(sound: Project) -> None:
+    done = call(sound.path, "new-task", "sums/a")
+    assert done.returncode != 0
+    assert "is there already" in done.stderr

@@ -1,0 +1,222 @@
+"""Graders of a project's own in a run: by hook, beside the task; further files; thresholds; secrets; the frontier."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.fake_core import FakeCore, Script
+from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
+
+WORKERS = pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+SECRET = "hunter2-hunter2"
+
+
+def rows(project: Project) -> dict[str, dict[str, Any]]:
+    return {row["task"]: row for row in project.records}
+
+
+def bodies(core: FakeCore) -> str:
+    return "\n".join(request.body.decode("utf-8", "replace") for request in core.requests)
+
+
+# grader.py
+
+
+@WORKERS
+def test_two_tasks_with_graders_of_their_own(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+    for name, reward in (("a", 0.25), ("b", 1)):
+        folder = project.task(name)
+        (folder / "expected.json").unlink()
+        project.write(f"tasks/{name}/grader.py", f"SECRET_OF_THE_GRADER = 1\ndef grade(answer): return {reward}\n")
+    result = project.run("tasks", *workers)
+    assert outcomes(result) == {"passed": 1, "failed": 1}, text_of(result)
+    assert {task: row["reward"] for task, row in rows(project).items()} == {"a": 0.25, "b": 1.0}
+    assert "SECRET_OF_THE_GRADER" not in bodies(core)
+
+
+def test_reasons_are_shown_field_by_field(project: Project) -> None:
+    project.task("a")
+    project.write(
+        "tasks/a/grader.py",
+        "from pytest_core_rollouts.grading import Grade, Reason\n"
+        "def grade(task, answer):\n"
+        "    return Grade(0.5, (Reason('topics.r1', 'price', answer.value['x']),), 'half of the topics')\n",
+    )
+    result = project.run("tasks")
+    result.stdout.fnmatch_lines(
+        ["reward 0.5 (completed)", "topics.r1:", '    expected "price"', "    answered 1", "note: half of the topics"]
+    )
+    assert project.records[0]["reasons"] == [{"path": "topics.r1", "expected": "price", "answered": 1}]
+
+
+@WORKERS
+def test_a_grader_that_raises_is_an_error_with_the_answer_kept(project: Project, workers: tuple[str, ...]) -> None:
+    project.task("a")
+    project.write("tasks/a/grader.py", "def grade(answer):\n    return answer.value['no such key']\n")
+    result = project.run("tasks", *workers)
+    assert outcomes(result) == {"errors": 1}
+    row = project.records[0]
+    assert (row["status"], row["reward"], row["answer"], row["attempt"]) == ("error", None, {"x": 1}, 1)
+    assert row["error"] == "the grader raised KeyError: 'no such key' (grader.py:2)"
+
+
+def test_a_grader_with_a_fault_is_a_collection_error(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    project.write("tasks/a/grader.py", "def grade(:\n")
+    result = project.run("tasks")
+    assert result.ret == 2
+    assert "grader.py:1: invalid syntax" in text_of(result)
+    assert not core.sessions
+
+
+# The hook
+
+
+def test_the_hook_grades_and_none_leaves_it_to_the_task(project: Project, core: FakeCore) -> None:
+    core.script = lambda body: Script(answer=WRONG)
+    project.task("a")
+    project.task("deep/b")
+    project.task("deep/c")
+    project.write(
+        "conftest.py",
+        "def pytest_rollout_grade(task, answer, rollout):\n"
+        "    assert rollout.task is task and answer.value == {'x': 2}\n"
+        "    return 1.0 if task.id == 'a' else None\n",
+    )
+    project.write(
+        "tasks/deep/conftest.py", "def pytest_rollout_grade(task):\n    return True if task.id != 'deep/c' else None\n"
+    )
+    result = project.run("tasks")
+    assert {task: row["reward"] for task, row in rows(project).items()} == {"a": 1.0, "deep/b": 1.0, "deep/c": 0.0}
+    assert outcomes(result) == {"passed": 2, "failed": 1}
+
+
+def test_a_hook_of_another_folder_is_not_asked(project: Project, core: FakeCore) -> None:
+    core.script = lambda body: Script(answer=WRONG)
+    project.task("one/a")
+    project.task("two/b")
+    project.write("tasks/one/conftest.py", "def pytest_rollout_grade(): return 1.0\n")
+    project.run("tasks")
+    assert {task: row["reward"] for task, row in rows(project).items()} == {"one/a": 1.0, "two/b": 0.0}
+
+
+def test_a_hook_that_returns_no_grade_is_an_error(project: Project) -> None:
+    project.task("a")
+    project.write("conftest.py", "def pytest_rollout_grade(): return 'yes'\n")
+    assert outcomes(project.run("tasks")) == {"errors": 1}
+    assert "pytest_rollout_grade returned 'yes'; a reward from 0 to 1" in project.records[0]["error"]
+
+
+# The threshold
+
+
+@pytest.mark.parametrize(("reward", "outcome", "solved"), [(0.8, "passed", "1.000"), (0.79, "failed", "0.000")])
+def test_a_threshold(project: Project, reward: float, outcome: str, solved: str) -> None:
+    project.task("a", yaml="pass_threshold: 0.8")
+    project.write("tasks/a/grader.py", f"def grade(): return {reward}\n")
+    result = project.run("tasks")
+    assert outcomes(result) == {outcome: 1}
+    (line,) = [line for line in result.outlines if line.startswith("| default")]
+    cells = [cell.strip() for cell in line.split("|")]
+    assert (cells[3], cells[5]) == (f"{reward:.3f}", solved)
+
+
+# Further files
+
+
+@WORKERS
+def test_files_are_kept_and_the_grader_gets_them(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+    artifacts = {"/workspace/outputs/fix.patch": b"--- a\n+++ b\n", "/workspace/outputs/r/x.md": b"X"}
+    core.script = lambda body: Script(artifacts=artifacts)
+    project.task("a", yaml='outputs: [fix.patch, "r/*.md"]')
+    project.write("tasks/a/grader.py", "def grade(artifacts): return sorted(artifacts) == ['fix.patch', 'r/x.md']\n")
+    assert outcomes(project.run("tasks", *workers)) == {"passed": 1}
+    (row,) = project.records
+    folder = f"{row['run_id']}.files/{row['rollout_id']}/a1"
+    assert [(one["path"], one["size"], one["file"]) for one in row["outputs"]] == [
+        ("fix.patch", 12, f"{folder}/fix.patch"),
+        ("r/x.md", 1, f"{folder}/r/x.md"),
+    ]
+    assert (project.path / "runs" / folder / "fix.patch").read_bytes() == b"--- a\n+++ b\n"
+
+
+# Secrets
+
+
+@WORKERS
+@pytest.mark.parametrize("reward", [0, "fault"])
+def test_a_secret_goes_to_the_sandbox_and_nowhere_else(
+    project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch, reward: int | str, workers: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TEAM_TOKEN", SECRET)
+    core.script = lambda body: Script(
+        answer=json.dumps({"x": f"the token is {SECRET}"}).encode(),
+        artifacts={"/workspace/outputs/log.txt": f"TOKEN={SECRET}".encode()},
+        items=[{"type": "message", "id": "i1", "text": SECRET}],
+    )
+    project.task("a", yaml="env: {TOKEN: {from_env: TEAM_TOKEN, secret: true}, MODE: fast}\noutputs: [log.txt]")
+    if reward == "fault":
+        project.write("tasks/a/grader.py", "def grade(answer): raise ValueError(answer.value['x'])\n")
+    result = project.run("tasks", "-vv", "--junitxml", "junit.xml", "--rollout-report", "report.md", *workers)
+    assert result.ret == 1
+    (session,) = core.sessions.values()
+    assert session.body["environment"]["env"] == {"TOKEN": SECRET, "MODE": "fast"}
+    assert SECRET not in text_of(result)
+    assert "[masked]" in text_of(result)
+    written = [path for path in project.path.rglob("*") if path.is_file() and "tasks" not in path.parts]
+    assert any(path.name == "log.txt" for path in written)
+    assert not [path for path in written if SECRET.encode() in path.read_bytes()]
+
+
+@WORKERS
+def test_a_task_whose_variable_is_not_set_is_skipped(
+    project: Project, core: FakeCore, workers: tuple[str, ...]
+) -> None:
+    project.task("a", yaml="env: {TOKEN: {from_env: TEAM_TOKEN, secret: true}}")
+    result = project.run("tasks", "-rs", *workers)
+    assert outcomes(result) == {"skipped": 1}
+    assert "task a needs TEAM_TOKEN in the environment" in text_of(result)
+    assert not core.sessions
+
+
+def test_a_secret_is_in_no_digest(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.task("a", yaml="env: {TOKEN: {from_env: TEAM_TOKEN, secret: true}}")
+    for value in (SECRET, "another-secret"):
+        monkeypatch.setenv("TEAM_TOKEN", value)
+        project.run("tasks")
+    assert len({row["input_digest"] for row in project.records}) == 1
+
+
+# The frontier
+
+
+@WORKERS
+def test_xfail_may_name_agents(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+    core.script = lambda body: Script(answer=WRONG)
+    project.task("a", yaml="xfail: {reason: too long, harnesses: [codex], models: [small]}")
+    result = project.run(
+        "tasks", "--harness", "codex", "--harness", "claude_sdk", "--model", "small", "--model", "large", *workers
+    )
+    assert outcomes(result) == {"failed": 3, "xfailed": 1}
+    assert [(row["harness"], row["model"]) for row in project.records if row["settings"].get("xfail")] == [
+        ("codex", "small")
+    ]
+
+
+@WORKERS
+@pytest.mark.parametrize("passing", [2, 1])
+def test_what_was_expected_to_fail_is_gained_when_half_of_it_passes(
+    project: Project, core: FakeCore, passing: int, workers: tuple[str, ...]
+) -> None:
+    core.script = lambda body: Script(answer=RIGHT if int(body["metadata"]["sample"]) < passing else WRONG)
+    project.task("a", yaml="xfail: nobody yet")
+    project.task("b", yaml="xfail: nobody yet\nsamples: 1")
+    core_script = core.script
+    core.script = lambda body: Script(answer=WRONG) if body["metadata"]["task"] == "b" else core_script(body)
+    result = project.run("tasks", "--samples", "4", *workers)
+    assert result.ret == 0
+    gained = [line for line in result.outlines if line.startswith("gained: ")]
+    assert gained == (["gained: a by default-default: 2 of 4 samples pass; its xfail can go"] if passing == 2 else [])
