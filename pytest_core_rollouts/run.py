@@ -66,11 +66,9 @@ class Run(ResultSource):
         self.run_id: str = given.get("run_id") or (self.resumed.run_id if self.resumed else new_run_id())
         self.out = Path(given["out"]) if given else self._out()
         self.books = Books(self.out, self.run_id, self.resumed, settings.items, settings.hide_expected)
-        self.caps = self.books.caps = Caps(settings.max_time, settings.max_tokens, given.get("until"))
+        self.caps = self.books.caps = Caps(settings.max_time, settings.max_tokens)
         if given:
-            self.caps.share(Path(given["folder"]))
-        else:
-            self.caps.start()
+            self.caps.folder = Path(given["folder"])
         self.base_url: str | None = given.get("base_url") or (None if settings.embedded else settings.core)
         self.api_key: str | None = given.get("api_key") or settings.core_key
         self.embedded: EmbeddedCore | None = None
@@ -133,7 +131,7 @@ class Run(ResultSource):
     def for_workers(self, folder: Path) -> dict[str, Any]:
         """What every worker has to share with this process, in part by files in a folder of theirs."""
         self.reserve_core()
-        self.caps.share(folder)
+        self.caps.folder = folder
         if self.resumed is not None and not (folder / RESUMED).exists():
             self.resumed.dump(folder / RESUMED)
         return {
@@ -141,7 +139,6 @@ class Run(ResultSource):
             "out": str(self.out),
             "base_url": self.base_url,
             "api_key": self.api_key,
-            "until": self.caps.until,
             "resumes": self.resumed is not None,
             "folder": str(folder),
         }
@@ -180,6 +177,7 @@ class Run(ResultSource):
             self._reach_core()
         self.out.parent.mkdir(parents=True, exist_ok=True)
         self.out.touch()  # a run that is killed before its first row can be resumed all the same
+        self.caps.start()
 
     @property
     def needs_core(self) -> bool:
@@ -415,11 +413,11 @@ class Run(ResultSource):
 
     def connect(self) -> Client:
         """A client of this run's Core."""
-        from pytest_core_rollouts.agents_api import Client
+        from pytest_core_rollouts.agents_api import Client, RetryPolicy
 
         assert self.base_url is not None, "prepare() refuses a run without a Core"
         assert self.api_key is not None, "prepare() refuses a run without a key"
-        return Client(self.base_url, self.api_key)
+        return Client(self.base_url, self.api_key, retry=RetryPolicy(refused_is_final=self.settings.embedded))
 
     def save(self, record: RolloutRecord) -> None:
         """Write the row of a finished rollout. Raises RecordsError."""

@@ -131,7 +131,7 @@ class NotACore(AgentsAPIError):
 class ConnectionFailed(AgentsAPIError):
     """No complete answer came: refused, reset, timed out, cut off.
 
-    `permanent` where another try cannot help, such as a certificate that is not trusted.
+    `permanent` where another try cannot help: a certificate that is not trusted, a server that is gone for good.
     """
 
     permanent = False

@@ -44,6 +44,7 @@ class RetryPolicy:
     read_timeout: float = 60.0  # between two reads, and between two writes
     try_timeout: float = 180.0  # one whole try, body included: a server that sends a byte now and then ends here
     stream_silence: float = 45.0  # an event stream without a line for so long is dead (keepalives come every 15 s)
+    refused_is_final: bool = False  # whether a server that refuses connections is gone for good
     sleep: Callable[[float], Awaitable[None]] = field(default=asyncio.sleep, repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     chance: Callable[[], float] = field(default=random.random, repr=False)

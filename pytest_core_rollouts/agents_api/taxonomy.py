@@ -66,7 +66,9 @@ ANSWERS: Mapping[str, Meaning] = {
 CLIENT: Mapping[str, Meaning] = {
     "NotACore": Meaning("the server answers, but serves no Agents API, or redirects to another", stops=True),
     "ConnectionFailed": Meaning("refused, reset, timed out, cut off", "while patient", attempt=True),
-    "ConnectionFailed, permanent": Meaning("the server's certificate is not trusted", stops=True),
+    "ConnectionFailed, permanent": Meaning(
+        "the server's certificate is not trusted, or the embedded Core has ended", stops=True
+    ),
     "DeadlinePassed": Meaning("the time for the call is over", attempt=True),
     "InvalidResponse": Meaning("HTML, nothing, or half a JSON where JSON was due", "a few times", attempt=True),
     "ShortRead": Meaning("an Artifact came with fewer or more bytes than it has", "a few times", attempt=True),

@@ -159,9 +159,13 @@ class Transport:
             problem = f"no complete answer from {self.base_url} within {left:.3g} s{self._via}"
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             root = _root(error)
-            permanent = isinstance(root, ssl.SSLCertVerificationError)
+            untrusted = isinstance(root, ssl.SSLCertVerificationError)
+            gone = policy.refused_is_final and isinstance(root, ConnectionRefusedError)
+            permanent = untrusted or gone
             problem = f"cannot connect to {self.base_url}{self._via} ({_cause(error)})"
-            if permanent:
+            if gone:
+                advice = "its process has ended"
+            elif untrusted:
                 advice = "set SSL_CERT_FILE to the certificate of the authority that signed the server's"
             elif isinstance(root, ssl.SSLError):
                 advice = "does the server speak https on this port?"

@@ -163,6 +163,14 @@ def test_core_is_down(closed_port: int) -> None:
     assert not caught.value.stops_run
 
 
+def test_core_that_will_not_come_back(closed_port: int) -> None:
+    began = time.monotonic()
+    with pytest.raises(ConnectionFailed, match="its process has ended") as caught:
+        run_at(f"http://127.0.0.1:{closed_port}", "key", create, retry=quick(refused_is_final=True))
+    assert time.monotonic() - began < 5
+    assert caught.value.stops_run
+
+
 def test_core_restarts() -> None:
     async def use(client: Client) -> None:
         await create(client)
