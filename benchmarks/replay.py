@@ -67,7 +67,8 @@ def main() -> None:
         folder = Path(name)
         path = make_project(folder, arguments.rows)
         print(f"{arguments.rows} rows, {path.stat().st_size / 1e6:.0f} MB")
-        command = [sys.executable, "-m", "pytest", "-q", "-n", arguments.n, "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+        command = [sys.executable, "-m", "pytest", "-q", "-n", arguments.n]
+        command += ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
         command += ["--rollout-replay", str(path), "--rollout-gate", "none"]
         start = time.monotonic()
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("OPENAI_", "PYTEST_"))}
