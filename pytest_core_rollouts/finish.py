@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shlex
 import time
@@ -23,6 +24,7 @@ from pytest_core_rollouts.report.cells import plain
 from pytest_core_rollouts.report.html import HtmlReport, HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import markdown
 from pytest_core_rollouts.report.markdown import terminal as terminal_table
+from pytest_core_rollouts.report.step_summary import append_summary
 from pytest_core_rollouts.report.summary import Summary, slim, summarize
 from pytest_core_rollouts.run import Run
 
@@ -145,8 +147,7 @@ def finish(run: Run) -> Ending:
     if untold := [one for one in run.selected if seen.get(one, "cancelled") != "cancelled" and one not in run.reported]:
         names = ", ".join(untold[:3]) + (", ..." if len(untold) > 3 else "")
         ending.problems.append(f"finished, though pytest never heard of them: {len(untold)} rollouts ({names})")
-    if run.settings.report is not None:
-        _write_report(run.settings.report, ending)
+    _write_markdown(run.settings.report, ending)
     if run.settings.html is not None:
         _write_html(run.settings.html, ending)
     return ending
@@ -193,14 +194,29 @@ def _without(args: list[str], *options: str) -> Iterator[str]:
             yield arg
 
 
-def _write_report(path: Path, ending: Ending) -> None:
+def _write_markdown(report: Path | None, ending: Ending) -> None:
+    """The report as Markdown: into a file of its own, and onto the page of a GitHub Actions job."""
+    page = os.environ.get("GITHUB_STEP_SUMMARY")
+    if report is None and not page:
+        return
+    judged = ending.judged
+    text = markdown(ending.summary, verdicts=list(map(str, judged.judgments)), appendix=judged.changes())
+    if report is not None:
+        with _told(f"--rollout-report: {report}", ending.problems):
+            report.parent.mkdir(parents=True, exist_ok=True)
+            report.write_text(text, encoding="utf-8")
+    if page:
+        with _told(f"GITHUB_STEP_SUMMARY: {page}", ending.problems):
+            append_summary(Path(page), text)
+
+
+@contextlib.contextmanager
+def _told(what: str, problems: list[str]) -> Iterator[None]:
+    """What can't be written is told among the problems, and costs nothing else."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        judged = ending.judged
-        text = markdown(ending.summary, verdicts=list(map(str, judged.judgments)), appendix=judged.changes())
-        path.write_text(text, encoding="utf-8")
+        yield
     except OSError as error:
-        ending.problems.append(f"--rollout-report: {path}: {error.strerror or error}")
+        problems.append(f"{what}: {error.strerror or error}")
 
 
 def _write_html(path: Path, ending: Ending) -> None:

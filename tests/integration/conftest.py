@@ -21,7 +21,7 @@ for name in ("httpx", "yaml", "pytest_core_rollouts.agent_file", "pytest_core_ro
 RIGHT = b'{"x": 1}'
 WRONG = b'{"x": 2}'
 
-OURS = ("OPENAI_", "MODEL_", "PYTEST_", "PY_COLORS", "FORCE_COLOR", "COLUMNS")
+OURS = ("OPENAI_", "MODEL_", "GITHUB_", "PYTEST_", "PY_COLORS", "FORCE_COLOR", "COLUMNS")
 """How the environment variables begin that would change what an inner run does."""
 
 
