@@ -137,3 +137,15 @@ async def test_a_session_that_names_no_file_is_captured_under_its_own_id(tmp_pat
         ):
             await client.post("/responses", json={})
     assert len(lines(tmp_path / "session-9.jsonl")) == 5
+
+
+@asyncio_test
+async def test_a_reply_cut_short_by_its_model_was_sampled_all_the_same(tmp_path: Path) -> None:
+    stopped = {"type": "response.incomplete", "response": {"incomplete_details": {"reason": "max_output_tokens"}}}
+    stream = replying(sse(DELTA, stopped), "200 OK", "Content-Type: text/event-stream")
+    async with serving(stream) as server, proxied(tmp_path, server.url, capture=tmp_path) as (proxy, client):
+        await client.post("/responses", json={})
+        assert proxy.failure is not None
+        assert proxy.failure.code == "max_output_tokens"
+    [line] = lines(tmp_path / "run.task.agent.3.jsonl")
+    assert (line["error"], line["token_ids"], line["logprobs"]) == (None, [7], [-0.5])

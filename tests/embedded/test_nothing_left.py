@@ -55,18 +55,14 @@ class Core:
     def descendants(self) -> list[int]:
         found, pending = [], [self.pid]
         while pending:
-            tasks = Path(f"/proc/{pending.pop()}/task").glob("*/children")
-            children = [int(child) for task in tasks for child in _read(task).split()]
+            try:
+                tasks = list(Path(f"/proc/{pending.pop()}/task").iterdir())
+                children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+            except OSError:
+                continue  # it ended meanwhile
             found += children
             pending += children
         return found
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""  # it ended meanwhile
 
 
 def with_argument(argument: bytes) -> list[int]:

@@ -98,6 +98,7 @@ class Exchange:
         request = _json_or_text(self._request)
         reply: Any = self._whole_reply() if self._events is None else self._assembly.reply()
         tokens = tokens_of(reply)
+        failure = None if self.failure is None or self.failure.sampled else self.failure
         return {
             "started_at": self._started_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "duration_s": round(time.monotonic() - self._started, 6),
@@ -106,7 +107,7 @@ class Exchange:
             "method": self._method.decode("ascii", "replace"),
             "path": self._target.decode("ascii", "replace"),
             "status": self._status,
-            "error": None if self.failure is None else f"{self.failure.code}: {self.failure.message}",
+            "error": None if failure is None else f"{failure.code}: {failure.message}",
             "request": request,
             "response": reply,
             "streamed": self._events is not None,

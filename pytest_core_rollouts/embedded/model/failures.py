@@ -15,10 +15,14 @@ TEXT_LIMIT = 500  # characters of a server's own words
 
 @dataclass(frozen=True)
 class ModelFailure:
-    """`code`: one of the wire's Turn error codes; `message`: what happened, for whoever runs the rollouts."""
+    """`code`: one of the wire's Turn error codes; `message`: what happened, for whoever runs the rollouts.
+
+    `sampled`: there is a reply all the same, which the model ended too soon.
+    """
 
     code: str
     message: str
+    sampled: bool = False
 
 
 _CONTEXT = ("context_length_exceeded", "context window", "context length", "prompt is too long", "input is too long")
@@ -80,7 +84,7 @@ def of_event(event: Mapping[str, Any]) -> ModelFailure | None:
         return ModelFailure(_code_of(kind, said), f"The model's server said in its stream: {kind}: {said}")
     if (stop := _stop_in(event)) in _STOPS:
         code, message = _STOPS[str(stop)]
-        return ModelFailure(code, f"The model did not finish: {message} ({stop}).")
+        return ModelFailure(code, f"The model did not finish: {message} ({stop}).", sampled=True)
     return None
 
 
