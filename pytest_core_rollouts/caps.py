@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -13,14 +14,14 @@ from pathlib import Path
 class Caps:
     """Counts what is spent, and tells when it is too much.
 
-    `until` is a time of the monotonic clock, which all processes of a machine share. Under xdist the workers count
-    tokens in one `ledger`, a file that they append to; else they are counted in memory.
+    Under xdist all processes share a `folder`: in it stands until when there is time, on the monotonic clock, which a
+    machine's processes have in common, and the tokens that each rollout took. Else they are counted in memory.
     """
 
     max_time: float | None = None
     max_tokens: int | None = None
+    folder: Path | None = None
     until: float | None = None
-    ledger: Path | None = None
     tokens: int = 0
     unknown: int = 0
     """Rollouts whose usage is unknown: they can't be counted."""
@@ -30,23 +31,24 @@ class Caps:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def start(self) -> None:
-        """The time begins."""
-        if self.max_time is not None and self.until is None:
-            self.until = time.monotonic() + self.max_time
-
-    def share(self, folder: Path) -> None:
-        """From now on the tokens are counted together with the processes that share this folder."""
-        self.ledger = folder / "tokens"
+        """The time begins: the first rollout is about to start."""
+        if self.max_time is None:
+            return
+        self.until = time.monotonic() + self.max_time
+        if self.folder is not None:
+            partial = self.folder / "until.part"
+            partial.write_text(repr(self.until), encoding="ascii")
+            partial.replace(self.folder / "until")
 
     def spend(self, tokens: int | None) -> None:
         """Count a rollout that ran; None: its usage is unknown."""
         if self.max_tokens is None:
             return
         with self._lock:
-            if self.ledger is None:
+            if self.folder is None:
                 self._add(tokens)
                 return
-        descriptor = os.open(self.ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = os.open(self.folder / "tokens", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             os.write(descriptor, f"{'?' if tokens is None else tokens}\n".encode())
         finally:
@@ -58,7 +60,7 @@ class Caps:
         return self.stopped
 
     def _reason(self) -> str | None:
-        if self.until is not None and time.monotonic() >= self.until:
+        if self.max_time is not None and time.monotonic() >= self._until():
             return f"--rollout-max-time {self.max_time:g} (seconds) is reached"
         if self.max_tokens is not None:
             self.count()
@@ -73,15 +75,21 @@ class Caps:
 
     def count(self) -> None:
         """Read what other processes spent since the last look."""
-        if self.ledger is None or not self.ledger.exists():
+        if self.folder is None or not (self.folder / "tokens").exists():
             return
-        with self._lock, self.ledger.open("rb") as file:
+        with self._lock, (self.folder / "tokens").open("rb") as file:
             file.seek(self._read)
             for line in file:
                 if not line.endswith(b"\n"):
                     break
                 self._read += len(line)
                 self._add(None if line == b"?\n" else int(line))
+
+    def _until(self) -> float:
+        file = None if self.folder is None else self.folder / "until"
+        if self.until is None and file is not None and file.exists():
+            self.until = float(file.read_text(encoding="ascii"))
+        return math.inf if self.until is None else self.until
 
     def _add(self, tokens: int | None) -> None:
         if tokens is None:

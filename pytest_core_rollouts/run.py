@@ -319,8 +319,8 @@ class Run(ResultSource):
             return self._at_once.popleft()
         self._tick()
         outcome = self.engine.next_done(TICK)
-        if outcome is None:
-            return None
+        if outcome is None or (self._stopped is not None and outcome.record.status == "cancelled"):
+            return None  # what a stop cancelled has its row, and nothing to report
         self._ready[outcome.record.rollout_id] = outcome
         return outcome.record.rollout_id
 
