@@ -245,7 +245,7 @@ class RolloutItem(pytest.Item):
         if record.reward is None:  # it is allowed: no failure, and no result either
             pytest.skip(self.config.stash[run_key].masked(explain_fault(record)))
         asserts = not self.settings.soft or self.get_closest_marker("xfail") is not None
-        if asserts and record.reward is not None and record.reward < self.task.pass_threshold:
+        if asserts and record.reward < self.task.pass_threshold:
             verbosity = self.config.get_verbosity()
             text = explain_wrong(record, whole=verbosity > 1, hide_expected=self.settings.hide_expected)
             raise WrongAnswer(self.config.stash[run_key].masked(text))
