@@ -57,7 +57,7 @@ class Ending:
     def write(self, terminal: pytest.TerminalReporter, warnings: list[str]) -> None:
         """The table, what is missing or left behind, the gate's verdict, where the rows are."""
         config = self.run.config
-        terminal.section("rollouts")
+        terminal.write_sep("=", "rollouts")
         whole, width = terminal.verbosity > 0, config.get_terminal_writer().fullwidth
         table = terminal_table(self.summary, width, whole=whole, groups=self._collects)
         for text in (table, *self.judged.changes(width=width, whole=whole)):
