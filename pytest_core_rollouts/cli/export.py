@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     choice = _choice(arguments)
     _check_capture_options(arguments)
     try:
-        selection = _select(arguments.files, choice)
+        selection = _select(arguments.files, choice, items=arguments.format == "messages")
         _write(_lines(arguments, selection))
     except (RecordsError, CaptureError) as error:
         raise CommandError(str(error)) from None
@@ -82,11 +82,11 @@ def _check_capture_options(arguments: argparse.Namespace) -> None:
         raise CommandError(f"--capture: {arguments.capture} is no folder")
 
 
-def _select(paths: Sequence[Path], choice: Choice) -> Selection:
+def _select(paths: Sequence[Path], choice: Choice, *, items: bool) -> Selection:
     twice = next((path for index, path in enumerate(paths) if path.resolve() in _resolved(paths[:index])), None)
     if twice is not None:
         raise CommandError(f"{twice} is named twice")
-    rows = read_rows(paths)
+    rows = read_rows(paths, items=items)
     if not any(choice.takes(row.record) for row in rows):
         raise CommandError(
             f"no rows{' that were asked for' if rows else ''} in {', '.join(map(str, paths))}{_has(rows)}"
@@ -119,7 +119,7 @@ def _check_items(groups: Iterable[Group]) -> None:
         if not sample.row.has_items:
             raise CommandError(
                 f"{sample.row.path}: the row of {sample.record.rollout_id} has no Items, so there is no conversation; "
-                "was it written with --rollout-items none?"
+                "was it written with --rollout-items none, or are its files gone?"
             )
 
 

@@ -114,11 +114,14 @@ class Selection:
         return said
 
 
-def read_rows(paths: Iterable[Path]) -> list[Row]:
-    """The row that counts of each rollout in all files, in order of first appearance. Raises RecordsError."""
+def read_rows(paths: Iterable[Path], *, items: bool) -> list[Row]:
+    """The row that counts of each rollout in all files, in order of first appearance. Raises RecordsError.
+
+    Without `items` nobody looks whether there are any.
+    """
     rows: dict[int, Row] = {}
     for path in paths:
-        for offset, record in read_located(path):
+        for offset, record in read_located(path, items=items):
             slim = dataclasses.replace(
                 record, items=None, answer=None, answer_text=None, reasons=(), notes=(), outputs=(), request_ids={}
             )
@@ -129,13 +132,13 @@ def read_rows(paths: Iterable[Path]) -> list[Row]:
 def select(rows: Iterable[Row], choice: Choice) -> Selection:
     """Group the rows and choose among the groups.
 
-    A group never mixes what differs in more than its sample: labels (a policy's version), the agent, the task's input
-    or its grading. Where a resumed run brought such rows under one group_id, each kind is a group of its own.
+    A group never mixes what differs in more than its sample: labels (a policy's version), the agent, the task's input,
+    its grading or limits. Where a resumed run brought such rows under one group_id, each kind is a group of its own.
     """
-    kinds: dict[object, list[Row]] = {}
+    kinds: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if choice.takes(row.record):
-            kinds.setdefault(_kind(row.record), []).append(row)
+            kinds.setdefault((row.record.group_id, row.record.work), []).append(row)
     chosen: list[Group] = []
     left_out: Counter[str] = Counter()
     for members in kinds.values():
@@ -146,10 +149,6 @@ def select(rows: Iterable[Row], choice: Choice) -> Selection:
         else:
             left_out[reason] += 1
     return Selection(tuple(chosen), left_out)
-
-
-def _kind(record: RolloutRecord) -> object:
-    return record.group_id, record.digests, tuple(sorted(record.labels.items()))
 
 
 def _group(rows: Sequence[Row], choice: Choice) -> Group:

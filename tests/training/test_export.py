@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from pytest_core_rollouts.item_files import keep_items
+from pytest_core_rollouts.masking import Masker
 from tests.report.rows import run
 from tests.report.trajectories import conversation
 from tests.training.exporting import Exporter, write
@@ -94,7 +96,10 @@ def test_a_group_never_mixes_labels(export: Exporter, tmp_path: Path) -> None:
     assert not second["complete"]
 
 
-@pytest.mark.parametrize("change", [{"input_digest": "x"}, {"grading_digest": "x"}, {"agent": {"digest": "x"}}])
+@pytest.mark.parametrize(
+    "change",
+    [{"input_digest": "x"}, {"grading_digest": "x"}, {"agent": {"digest": "x"}}, {"settings": {"timeout": 5.0}}],
+)
 def test_nor_what_was_changed_in_between(export: Exporter, tmp_path: Path, change: dict[str, Any]) -> None:
     rows = list(run({"t": [1.0, 0.0]}))
     rows[1] = dataclasses.replace(rows[1], **change)
@@ -143,11 +148,23 @@ def test_conversations(export: Exporter, tmp_path: Path) -> None:
 
 def test_no_conversation_without_items(export: Exporter, tmp_path: Path) -> None:
     rows = list(run({"t": [1.0, None]}))
-    assert "has no Items, so there is no conversation; was it written with --rollout-items none?" in export.refused(
+    assert "has no Items, so there is no conversation; was it written with --rollout-items none" in export.refused(
         write(tmp_path / "a.jsonl", rows), format="messages"
     )
     rows[0] = dataclasses.replace(rows[0], items=[])
     assert len(export(write(tmp_path / "b.jsonl", rows), format="messages")) == 1, "an error needs no Items"
+
+
+def test_trajectories_beside_the_rows(export: Exporter, tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    [row] = run({"t": [1.0]})
+    kept = keep_items(file, row.rollout_id, 1, conversation("t"), Masker(()))
+    write(file, dataclasses.replace(row, items_file=kept))
+    inline = write(tmp_path / "b.jsonl", dataclasses.replace(row, items=conversation("t")))
+    assert export(file, format="messages") == export(inline, format="messages")
+    (tmp_path / kept["file"]).unlink()
+    assert "has no Items" in export.refused(file, format="messages")
+    assert len(export(file)) == 1, "a group needs no Items"
 
 
 def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
