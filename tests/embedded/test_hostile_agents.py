@@ -152,6 +152,21 @@ def test_outputs_that_are_links_or_pipes(agents_wire: Wire, harness: str) -> Non
         assert wire.artifacts(session_id) == {}
 
 
+@both
+def test_a_home_full_of_links_fools_nobody(agents_wire: Wire, harness: str) -> None:
+    """The next Turn's settings are written into the home that an agent has had for itself."""
+    wire = agents_wire
+    links = "cd; for f in .codex .claude; do mv $f $f.old; ln -s /workspace $f; done; ls -la"
+    replies = (Shell(links), Say("Done."))
+    with ScriptedModel(lambda ask: replies[min(ask.step, 1)]) as model:
+        body = creation(harness, model.url, agent={"instructions": "Be good."})
+        session_id = wire.ok("POST", "/sessions", 201, json=body)["id"]
+        assert wire.wait(session_id)["status"] == "completed"
+        assert wire.say(session_id, "Again.").status_code == 202
+        turn = wire.wait(session_id)
+    assert (turn["status"], turn["error"]["code"]) == ("failed", "sandbox_error"), turn
+
+
 @pytest.mark.slow
 @needs_codex
 def test_a_full_disk_is_its_own(agents_wire: Wire) -> None:

@@ -12,8 +12,10 @@ import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 
+from pytest_core_rollouts.embedded.launch import EmbeddedCore
 from tests.agents import HARNESSES, KEY, both, creation, needs_claude, needs_codex
 from tests.embedded.wire import Wire, events
 from tests.scripted_models import Ask, Cut, Fail, FailInStream, Hang, Reply, Say, ScriptedModel, Shell, Tool
@@ -177,7 +179,7 @@ def cases() -> Iterator[Any]:
         yield pytest.param("claude_sdk", *case, marks=(*MISSING["claude_sdk"], *marks))
 
 
-@pytest.mark.parametrize(("harness", "reply", "code", "message"), cases())
+@pytest.mark.parametrize(("harness", "reply", "code", "message"), list(cases()))
 def test_a_failure_of_the_model_is_the_turns_error(
     agents_wire: Wire, harness: str, reply: Reply, code: str, message: str
 ) -> None:
@@ -200,6 +202,24 @@ def test_a_model_that_nobody_serves(agents_wire: Wire, harness: str) -> None:
     turn = agents_wire.wait(session_id, seconds=60)
     assert turn["error"]["code"] == "connection_failed"
     assert f"http://127.0.0.1:{port} can't be reached" in turn["error"]["message"]
+
+
+@pytest.mark.slow
+@both
+def test_a_passing_fault_of_the_server_costs_no_rollout(harness: str) -> None:
+    core = EmbeddedCore.reserve()
+    core.start()
+    faults = [Fail(503), Fail(500)]
+    try:
+        with (
+            httpx.Client(timeout=30, trust_env=False) as client,
+            ScriptedModel(lambda ask: faults.pop() if faults else Say("Done.")) as model,
+        ):
+            _, turn = finish(Wire(client, core.base_url, core.api_key), harness, model)
+        assert turn["status"] == "completed", turn
+        assert not faults
+    finally:
+        core.stop()
 
 
 @both

@@ -215,7 +215,8 @@ def _share(source: Path, target: Path) -> None:
     if source.is_symlink():
         target.symlink_to(source.readlink())
         return
-    if source.stat().st_mode & stat.S_IROTH:
+    mode = source.stat().st_mode
+    if mode & stat.S_IROTH and (mode & stat.S_IXOTH or not mode & stat.S_IXUSR):
         try:
             os.link(source, target)
         except OSError:
@@ -223,4 +224,5 @@ def _share(source: Path, target: Path) -> None:
         else:
             return
     shutil.copy2(source, target)
-    target.chmod(target.stat().st_mode | 0o444)
+    mode = target.stat().st_mode
+    target.chmod(mode | 0o444 | (0o111 if mode & stat.S_IXUSR else 0))
