@@ -171,7 +171,7 @@ class Run(ResultSource):
             verdicts = {rollout_id: self._foretell(*one, task_of) for rollout_id, one in self.selected.items()}
             self.resuming = Plan(self.selected, verdicts)
             self.outlook += [*self.resuming.lines(), *([self.resumed.torn] if self.resumed.torn else [])]
-        self._make_ready()
+        self._make_ready(task_of)
         self.ready = True
         if self.needs_core and not self.settings.embedded:
             self._reach_core()
@@ -198,7 +198,7 @@ class Run(ResultSource):
         task = task_of(task_id)
         return Verdict("run") if task is None else self.resumed.verdict(self.plan(task, agent, sample), marked=False)
 
-    def _make_ready(self) -> None:
+    def _make_ready(self, task_of: Callable[[str], Task | None]) -> None:
         refuse_unfit(self.config)
         if self.needs_core:
             self.settings.require_core()
@@ -207,7 +207,7 @@ class Run(ResultSource):
         except RecordsError as error:
             raise pytest.UsageError(str(error)) from None
         if self.settings.embedded and self.needs_core:
-            self._start_embedded()
+            self._start_embedded(task_of)
 
     def _reach_core(self) -> None:
         """End the run where no Core is there or it refuses the key: every rollout would meet the same."""
@@ -215,7 +215,7 @@ class Run(ResultSource):
             raise pytest.exit.Exception(problem, returncode=pytest.ExitCode.INTERRUPTED)
         self.reached = True
 
-    def _start_embedded(self) -> None:
+    def _start_embedded(self, task_of: Callable[[str], Task | None]) -> None:
         from pytest_core_rollouts.embedded.launch import EmbeddedCoreError, why_missing
 
         for harness in sorted({agent.harness for _, agent, _ in self.selected.values()}):
@@ -228,7 +228,9 @@ class Run(ResultSource):
             if capture is not None:
                 capture.mkdir(parents=True, exist_ok=True)
             hidden = [self.config.rootpath, *self.settings.roots]
-            self.embedded.start(hidden=hidden, capture=capture, model_params=params)
+            tasks = map(task_of, sorted({task_id for task_id, _, _ in self.selected.values()}))
+            secrets = [*self.settings.secrets, *(secret for task in tasks if task for secret in task.secrets)]
+            self.embedded.start(hidden=hidden, capture=capture, model_params=params, secrets=secrets)
         except EmbeddedCoreError as error:
             raise pytest.UsageError(f"--core embedded: {error}") from None
         except OSError as error:

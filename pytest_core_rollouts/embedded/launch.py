@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -94,14 +94,15 @@ class EmbeddedCore:
         model_params: Mapping[str, Any] | None = None,
         model_idle_s: float = 300.0,
         model_retries: int = 2,
+        secrets: Collection[str] = (),
     ) -> None:
         """Start the process and wait until it serves; at most `timeout` seconds.
 
         `hidden`: folders of the host that no sandbox may show, the tasks above all. `capture`: an existing folder that
         gets a JSONL of each rollout's requests to its model. `model_params`: merged into each of them, `{sample}` and
         `{rollout_id}` filled in. `model_idle_s`: how long a model's server may be silent. `model_retries`: how often an
-        agent program may repeat a request that failed. Raises EmbeddedCoreError with the remedy when the extra is not
-        installed or no sandbox can be made.
+        agent program may repeat a request that failed. `secrets`: masked in captures, beside the model's key. Raises
+        EmbeddedCoreError with the remedy when the extra is not installed or no sandbox can be made.
         """
         if self._listener is None or self._process is not None:
             raise EmbeddedCoreError("The embedded Core was started already, or closed: reserve another one.")
@@ -122,6 +123,7 @@ class EmbeddedCore:
             "model_params": dict(model_params or {}),
             "model_idle_s": model_idle_s,
             "model_retries": model_retries,
+            "secrets": list(secrets),
         }
         try:
             self._process = self._spawn(self._listener.fileno())

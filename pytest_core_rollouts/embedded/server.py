@@ -47,6 +47,7 @@ class Settings:
     model_params: dict[str, Any] = field(default_factory=dict)
     model_idle_s: float = 300.0
     model_retries: int = 2
+    secrets: list[str] = field(default_factory=list, repr=False)
 
     @property
     def model(self) -> ModelSettings:
@@ -55,6 +56,7 @@ class Settings:
             params=self.model_params,
             idle_s=self.model_idle_s,
             retries=self.model_retries,
+            secrets=self.secrets,
         )
 
 

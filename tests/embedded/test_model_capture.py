@@ -69,8 +69,10 @@ def lines(path: Path) -> list[dict[str, Any]]:
 @asyncio_test
 async def test_a_capture_holds_requests_replies_and_tokens_and_no_key(tmp_path: Path) -> None:
     stream = replying(sse(DELTA, COMPLETED), "200 OK", "Content-Type: text/event-stream")
-    async with serving(stream) as server, proxied(tmp_path, server.url, capture=tmp_path, params={"seed": 1}) as (_, c):
-        await c.post("/responses", json={"model": "m", "input": [KEY]}, headers={"Authorization": "Bearer dummy"})
+    settings: dict[str, Any] = {"capture": tmp_path, "params": {"seed": 1}, "secrets": ["a-token-of-the-task", "and"]}
+    async with serving(stream) as server, proxied(tmp_path, server.url, **settings) as (_, c):
+        said = [KEY, f"this and {json.dumps(KEY)}", "a-token-of-the-task"]
+        await c.post("/responses", json={"model": "m", "input": said}, headers={"Authorization": "Bearer dummy"})
         await c.get("/models")  # asks for no reply
     path = tmp_path / "run.task.agent.3.jsonl"
     assert path.stat().st_mode & 0o777 == 0o600
@@ -83,7 +85,7 @@ async def test_a_capture_holds_requests_replies_and_tokens_and_no_key(tmp_path: 
         "session_id": "session-1",
         "turn_id": "turn-1",
     }
-    assert line["request"] == {"model": "m", "input": ["***"], "seed": 1}
+    assert line["request"] == {"model": "m", "input": ["[masked]", 'this and "[masked]"', "[masked]"], "seed": 1}
     assert line["response"]["output"][0]["content"][0]["text"] == "hé"
     assert (line["status"], line["streamed"], line["truncated"], line["error"]) == (200, True, False, None)
     assert (line["model"], line["protocol"], line["path"]) == ("m-2026", "responses", "/responses")

@@ -6,24 +6,25 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 SCHEMA = 1
-MASK = "***"
+MASK = "[masked]"
+MIN_SECRET = 8  # characters; a shorter one would eat ordinary words
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True)
 class Capture:
-    """One Turn's lines. `labels` stand at the beginning of each; `secret` stands nowhere."""
+    """One Turn's lines. `labels` stand at the beginning of each; `secrets` stand nowhere."""
 
     folder: Path
     labels: Mapping[str, Any]
-    secret: str
+    secrets: Collection[str] = field(default=(), repr=False)
 
     @property
     def path(self) -> Path:
@@ -36,8 +37,11 @@ class Capture:
     def append(self, exchange: Mapping[str, Any]) -> None:
         """Add a line, in one write. Blocks. Raises OSError."""
         line = json.dumps(_plain({"schema": SCHEMA, **self.labels, **exchange}), allow_nan=False, separators=(",", ":"))
-        for secret in {self.secret, json.dumps(self.secret)[1:-1]}:
-            line = line.replace(secret, MASK)
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            if len(secret) >= MIN_SECRET:
+                once = json.dumps(secret)[1:-1]
+                for form in (json.dumps(once)[1:-1], once):  # as in JSON that a text holds, and as in a text
+                    line = line.replace(form, MASK)
         data = line.encode("ascii") + b"\n"
         file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:

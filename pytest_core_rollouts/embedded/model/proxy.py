@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -43,6 +43,8 @@ class ModelSettings:
     """Seconds in which a server has to say something: its first word as well as each further one."""
     retries: int = 2
     """How often an agent program may repeat a request that failed."""
+    secrets: Collection[str] = field(default=(), repr=False)
+    """What a capture must not hold, beside the model's key."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ class ModelProxy:
         self._protocol = provider.protocol
         self._upstream = Upstream.of(provider)
         self._params = fill(settings.params, sample=labels.sample, rollout_id=labels.rollout_id)
-        self._capture = None if settings.capture is None else Capture(settings.capture, vars(labels), provider.api_key)
+        secrets = {provider.api_key, *settings.secrets}
+        self._capture = None if settings.capture is None else Capture(settings.capture, vars(labels), secrets)
         self._connections: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._gave_up = False  # a server that hung once is not waited for again
