@@ -244,6 +244,19 @@ def test_mistakes_are_told_before_anything_is_sent(
     assert not core.requests
 
 
+def test_the_key_of_a_models_own_endpoint_comes_from_the_environment(
+    engine: Engine, core: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODEL_API_KEY", "key-of-the-policy-server")
+    agent = Agent("codex", "policy", base_url="https://infer.example/{rollout_id}/v1")
+    [record] = engine.submit(task(), agent).records()
+    assert record.reward == 1.0
+    [session] = core.sessions.values()
+    provider = session.body["x_agents_core"]["model_provider"]
+    assert provider["api_key"] == "key-of-the-policy-server"
+    assert provider["base_url"] == f"https://infer.example/{record.rollout_id}/v1"
+
+
 def test_agents_no_core_could_serve(engine: Engine) -> None:
     with pytest.raises(MatrixError, match="unknown harness 'codecks'"):
         engine.submit(task(), Agent("codecks"))

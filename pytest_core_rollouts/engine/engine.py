@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -154,7 +154,8 @@ class Engine:
     ) -> Run:
         if samples < 1:
             raise ValueError("samples is at least 1")
-        columns = [agents or Agent()] if agents is None or isinstance(agents, Agent) else list(agents)
+        given = [agents or Agent()] if agents is None or isinstance(agents, Agent) else agents
+        columns = [_naming_its_key(agent) for agent in given]
         for agent in columns:
             agent.check()
             _model_key(agent)
@@ -266,11 +267,15 @@ def grade_expected(task: Task, answer: Answer, rollout: Rollout) -> Grade:
     return grade_answer(task.expected, answer, task.tolerance)
 
 
+def _naming_its_key(agent: Agent) -> Agent:
+    """The agent, with the variable of its key named where it has a model endpoint of its own."""
+    return agent if agent.base_url is None or agent.api_key_env else replace(agent, api_key_env=MODEL_KEY)
+
+
 def _model_key(agent: Agent) -> str | None:
     """The key for the agent's own model endpoint; None where it has none."""
-    if agent.base_url is None:
+    if agent.base_url is None or (name := agent.api_key_env) is None:
         return None
-    name = agent.api_key_env or MODEL_KEY
     if not (key := os.environ.get(name)):
         raise ValueError(f"agent {agent.slug}: its key is due in the environment variable {name}, which is not set")
     return key
