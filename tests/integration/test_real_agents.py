@@ -128,6 +128,36 @@ def test_captures_and_parameters(bundled: Project) -> None:
         assert KEY not in "".join(lines)
 
 
+@needs_codex
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+def test_a_capture_holds_no_secret_of_a_task(
+    project: Project, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("MODEL_API_KEY", KEY)
+    monkeypatch.setenv("TASKS_TOKEN", "the-token-of-the-task")
+    project.task("sum", yaml="env: {TOKEN: {from_env: TASKS_TOKEN, secret: true}}\n")
+    work = 'echo "$TOKEN, again $TOKEN"; mkdir outputs; echo \'{"x": 1}\' >outputs/answer.json'
+    options = [
+        "tasks",
+        "--core",
+        "embedded",
+        "--harness",
+        "codex",
+        "--model",
+        "m",
+        "--rollout-capture",
+        "kept",
+        *workers,
+    ]
+    with ScriptedModel(lambda ask: (Shell(work), Say("Done."))[ask.step]) as model:
+        result = project.run_apart(*options, "--model-base-url", model.url)
+        assert outcomes(result) == {"passed": 1}, text_of(result)
+        assert "the-token-of-the-task, again" in json.dumps(model.asks[-1].body), "the agent itself may tell its model"
+    [kept] = (project.path / "kept").iterdir()
+    assert "the-token" not in kept.read_text()
+    assert "[masked], again [masked]" in kept.read_text()
+
+
 def test_what_is_not_installed_is_said_before_anything_is_paid_for(
     bundled: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
