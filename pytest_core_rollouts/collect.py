@@ -253,10 +253,7 @@ class RolloutItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
         if isinstance(excinfo.value, WrongAnswer):
             return str(excinfo.value)
-        shown = super().repr_failure(excinfo, *args, **kwargs)
-        text = str(shown)  # locals too, under -l
-        masked = self.config.stash[run_key].masked(text)
-        return shown if masked == text else masked
+        return super().repr_failure(excinfo, *args, **kwargs)
 
     def reportinfo(self) -> tuple[Path, int, str]:
         return Path(safe_name(str(self.path))), 0, f"{self.task.id} {self.name}"

@@ -61,8 +61,12 @@ def _run(grade: Callable[[], T], loop: asyncio.AbstractEventLoop, done: asyncio.
 
 def _place(error: BaseException) -> str:
     """Where in somebody's own code it was raised."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if not frame.filename.startswith(_OURS)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if _is_theirs(frame.filename)]
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+
+
+def _is_theirs(file: str) -> bool:
+    return not file.startswith(_OURS) and "_pytest" not in Path(file).parts  # pytest.fail() is called from theirs
 
 
 def _tell(loop: asyncio.AbstractEventLoop, done: asyncio.Future[T], settle: Callable[[], None]) -> None:

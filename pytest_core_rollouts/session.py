@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -18,7 +19,7 @@ from pytest_core_rollouts.run import Run
 from pytest_core_rollouts.settings import Settings, settings_key
 from pytest_core_rollouts.signals import Signals
 from pytest_core_rollouts.task_folders import count_tasks
-from pytest_core_rollouts.workers import Controller, Worker
+from pytest_core_rollouts.workers import Controller, Worker, fall_silent
 
 DRY = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_per_test")
 """pytest's options under which nothing is run."""
@@ -112,6 +113,7 @@ class SessionPlugin:
         self.run = run
         self.signals = signals
         self.node_ids = NodeIds(run.config, run.settings)
+        self.worker: Worker | None = None
         if run.is_worker:
             self._obey(Worker(run.config.workerinput))  # type: ignore[attr-defined]
         else:
@@ -120,6 +122,7 @@ class SessionPlugin:
         self.warnings: list[str] = []
 
     def _obey(self, worker: Worker) -> None:
+        self.worker = worker
         self.run.stop_wanted = lambda: worker.stop_reason
         self.run.begun_before = lambda: worker.shared.listed("again")
         self.run.given_up = lambda: worker.shared.listed("given-up")
@@ -130,6 +133,8 @@ class SessionPlugin:
     # ---- before the first rollout
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if isinstance(sys.exc_info()[1], (KeyboardInterrupt, pytest.exit.Exception)):
+            return  # pytest calls this hook on its way out, too
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             return
         rollouts = [item for item in session.items if isinstance(item, RolloutItem)]
@@ -160,12 +165,23 @@ class SessionPlugin:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
+        if isinstance(item, RolloutItem):
+            self._mask(report)
         if isinstance(item, RolloutItem) and item.outcome is not None and report.when != "teardown":
             # a rollout's duration is its own, told once, wherever pytest waited for it
             tells = report.when == "call" or report.failed
             tells = tells and not item.outcome.reused  # the session that ran it has told it
             report.duration = (item.outcome.record.duration_s or 0.0) if tells else 0.0
         return report
+
+    def _mask(self, report: pytest.TestReport) -> None:
+        """What pytest shows of a rollout's item: tracebacks, with locals under -l, and captured output."""
+        if isinstance(report.longrepr, tuple):
+            path, line, reason = report.longrepr
+            report.longrepr = path, line, self.run.masked(reason)
+        elif report.longrepr is not None and (text := str(report.longrepr)) != (masked := self.run.masked(text)):
+            report.longrepr = masked
+        report.sections = [(name, self.run.masked(text)) for name, text in report.sections]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_report_teststatus(
@@ -215,8 +231,10 @@ class SessionPlugin:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self.run.display is not None:
             self.run.display.close()
-        if not self.run.is_worker:
+        if self.worker is None:
             self.signals.end_at_once(self.run.last_words)
+        elif self.worker.is_orphan:
+            fall_silent()
         self.run.stop("the session ended")
         if not self.run.is_worker and (self.run.ready or self._all_skipped(session.exitstatus)):
             self.ending = finish.finish(self.run)

@@ -1,0 +1,224 @@
+"""A key is in the request to its server and nowhere else, whatever agents print, servers repeat or pytest shows."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fake_core import FakeCore, Fault, Script
+from tests.integration.conftest import Project, outcomes, text_of, usage_error
+
+MODEL_KEY = "9f3b2c6d8e1a4f7095b3d2c1e0f4a6b8"
+"""32 hex digits: no known prefix."""
+TASK_KEY = "db-password-canary-77"
+
+
+@pytest.fixture
+def secretive(project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """An agent that says every key it knows, in its answer, its output and its files."""
+    monkeypatch.setenv("MODEL_API_KEY", MODEL_KEY)
+    monkeypatch.setenv("DB_PASSWORD", TASK_KEY)
+    yaml = "env:\n  DB_PASSWORD:\n    from_env: DB_PASSWORD\n    secret: true\noutputs:\n  - '*.txt'\n"
+    project.task("a", yaml=yaml)
+    keys = " ".join((core.api_key, MODEL_KEY, TASK_KEY, base64.b64encode(MODEL_KEY.encode()).decode()))
+    items = [{"id": "item_1", "type": "shell", "output": f"env: {keys}", "env": {"SOME_API_KEY": "unknown-to-us-42"}}]
+    core.script = lambda body: Script(
+        answer=json.dumps({"x": keys, keys: 1}).encode(),
+        items=items,
+        artifacts={"/workspace/outputs/all.txt": keys.encode()},
+    )
+    return project
+
+
+def everything(project: Project, result: pytest.RunResult) -> Iterator[tuple[str, bytes]]:
+    """All that was written: the output, and every file that is new."""
+    yield "output", text_of(result).encode()
+    for path in sorted(project.path.rglob("*")):
+        if path.is_file() and "tasks" not in path.relative_to(project.path).parts:
+            yield str(path.relative_to(project.path)), path.read_bytes()
+
+
+def assert_nowhere(project: Project, result: pytest.RunResult, *secrets: str) -> list[str]:
+    names = []
+    for name, content in everything(project, result):
+        names.append(name)
+        for secret in secrets:
+            lines = [line for line in content.splitlines() if secret.encode() in line]
+            assert not lines, (name, lines)
+    return names
+
+
+MODEL = ("--model", "m", "--harness", "codex", "--model-base-url", "https://models.example/v1")
+LOUD = (
+    "-vv",
+    "-l",
+    "-rA",
+    "--junitxml",
+    "j.xml",
+    "--rollout-report",
+    "r.md",
+    "--log-level=DEBUG",
+    "--log-file=log.txt",
+)
+
+
+@pytest.mark.parametrize("items", ["inline", "files"])
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=len)
+def test_keys_are_in_no_output_and_no_file(
+    secretive: Project, core: FakeCore, workers: tuple[str, ...], items: str
+) -> None:
+    args = (*MODEL, *LOUD, *workers, "--rollout-items", items)
+    result = secretive.run_apart("tasks", *args)
+    assert outcomes(result) == {"failed": 1}, text_of(result)
+    secrets = (core.api_key, MODEL_KEY, TASK_KEY, base64.b64encode(MODEL_KEY.encode()).decode()[:-2])
+    names = assert_nowhere(secretive, result, *secrets, "unknown-to-us-42")
+    assert {"j.xml", "r.md", "log.txt"} <= set(names)
+    assert sum(name.endswith(".txt") and ".files" in name for name in names) == 1
+    assert "[masked]" in text_of(result)
+    sent = b"".join(request.body for request in core.requests)
+    assert MODEL_KEY.encode() in sent, "the agent has its key"
+    again = secretive.run_apart("tasks", *args, "--rollout-resume", str(secretive.results[0]))
+    assert_nowhere(secretive, again, *secrets)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=len)
+def test_keys_that_a_server_repeats(secretive: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+    said = f"bad request: x-api-key: {MODEL_KEY[::-1]} Authorization: Bearer {core.api_key} {MODEL_KEY}"
+    body = json.dumps({"error": {"message": said, "code": "bad", "type": "invalid_request_error", "param": None}})
+    core.fault = lambda request: Fault(status=400, body=body.encode()) if request.route == "create" else None
+    result = secretive.run_apart("tasks", *MODEL, *LOUD, *workers)
+    assert outcomes(result) == {"errors": 1}, text_of(result)
+    assert_nowhere(secretive, result, core.api_key, MODEL_KEY, MODEL_KEY[::-1])
+    assert "bad request: x-api-key: [masked]" in text_of(result)
+
+
+def test_keys_in_the_locals_of_a_fault(secretive: Project, core: FakeCore) -> None:
+    """An error of our own, or of a hook, is shown by pytest with its locals."""
+    secretive.write(
+        "conftest.py",
+        "import os\nimport pytest\n\n"
+        "@pytest.hookimpl(wrapper=True)\n"
+        "def pytest_runtest_setup(item):\n"
+        "    key = os.environ['MODEL_API_KEY']\n"
+        "    yield\n"
+        "    raise RuntimeError(f'no luck with {key}')\n\n"
+        "@pytest.hookimpl(trylast=True)\n"
+        "def pytest_runtest_teardown(item):\n"
+        "    print('printed', os.environ['MODEL_API_KEY'])\n"
+        "    assert False\n",
+    )
+    result = secretive.run_apart("tasks", *MODEL, "-l", "-vv", "--tb=long", "--junitxml", "j.xml")
+    assert outcomes(result) == {"errors": 2}, text_of(result)
+    assert "no luck with [masked]" in text_of(result)
+    assert "printed [masked]" in text_of(result)
+    assert_nowhere(secretive, result, MODEL_KEY)
+
+
+GIVEN = {
+    "label": ("--rollout-label", "key={}"),
+    "model": ("--model", "{}"),
+    "harness-config": ("--rollout-harness-config", 'codex:token="{}"'),
+    "model-base-url": ("--model-base-url", "https://models.example/{}/v1"),
+    "out": ("--rollout-out", "runs/{}.jsonl"),
+}
+
+
+@pytest.mark.parametrize("option", GIVEN)
+def test_a_key_as_an_option_is_refused_and_not_repeated(secretive: Project, core: FakeCore, option: str) -> None:
+    flag, value = GIVEN[option]
+    result = secretive.run("tasks", "--harness", "codex", flag, value.format(MODEL_KEY))
+    error = usage_error(result)
+    assert f"{flag}: holds the value of MODEL_API_KEY; keys come from the environment only" in error
+    assert MODEL_KEY not in error
+    assert not core.sessions
+
+
+@pytest.mark.parametrize(
+    "text", ["sk-" + "proj" + "a1B2" * 6, "ghp_" + "a1B2c3" * 6, "AKIA" + "ABCD1234" * 2], ids=["sk", "gh", "aws"]
+)
+def test_what_looks_like_a_key_is_refused_too(project: Project, core: FakeCore, text: str) -> None:
+    project.task("a")
+    error = usage_error(project.run("tasks", "--rollout-label", f"k={text}"))
+    assert "--rollout-label: holds what looks like a key" in error
+    assert text not in error
+    project.ini(f"rollout_label = k={text}")
+    assert "ini key rollout_label: holds what looks like a key" in usage_error(project.run("tasks"))
+
+
+def test_a_parameter_that_is_called_a_key_is_refused(project: Project) -> None:
+    project.task("a")
+    error = usage_error(project.run("tasks", "--harness", "codex", "--rollout-harness-config", 'codex:api_key="abc"'))
+    assert "--rollout-harness-config: holds a key, as its name says" in error
+
+
+def test_a_short_or_stand_in_key_is_no_key(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.task("a")
+    for value in ("short", "EMPTY", "dummy-key"):
+        monkeypatch.setenv("MODEL_API_KEY", value)
+        assert project.run("tasks", "--rollout-label", f"k={value}").ret == 0
+
+
+# What was expected
+
+GRADER = """
+from pytest_core_rollouts.grading import Grade, Reason
+
+def grade(task, answer):
+    {}
+"""
+CANARY = "canary-5c1d"
+
+
+def hidden(project: Project, *args: str) -> pytest.RunResult:
+    result = project.run_apart(
+        "tasks", "--rollout-hide-expected", "-vv", "-l", "--junitxml", "j.xml", "--rollout-report", "r.md", *args
+    )
+    files = [path for path in project.path.rglob("*") if path.is_file() and "tasks" not in path.parts]
+    assert {"j.xml", "r.md"} <= {path.name for path in files}
+    for text in (text_of(result), *(path.read_text(errors="replace") for path in files)):
+        assert CANARY not in text
+    return result
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=len)
+@pytest.mark.parametrize(
+    "grader",
+    [
+        f"return Grade(0.0, (Reason('x', '{CANARY}', 1),), note='{CANARY} was due')",
+        f"assert answer.value == {{'x': '{CANARY}'}}, 'not {CANARY}'",
+        f"import pytest; pytest.fail('not {CANARY}')",
+    ],
+    ids=["note", "assert", "fail"],
+)
+def test_what_own_graders_say_is_hidden(
+    project: Project, core: FakeCore, grader: str, workers: tuple[str, ...]
+) -> None:
+    project.task("a")
+    project.write("tasks/a/grader.py", GRADER.format(grader))
+    result = hidden(project, *workers)
+    assert outcomes(result) in ({"failed": 1}, {"errors": 1}), text_of(result)
+    [row] = project.records
+    if row["status"] == "error":
+        assert "its text left out (--rollout-hide-expected) (grader.py:5)" in row["error"]
+    else:
+        assert row["reasons"] == [{"path": "x", "expected": "(hidden)", "answered": 1}]
+        assert row["notes"] == ["the grader's note is (hidden)"]
+
+
+def test_hidden_in_what_a_resume_and_a_replay_write(project: Project, core: FakeCore) -> None:
+    project.task("a", expected={"x": CANARY})
+    hidden(project)
+    [path] = project.results
+    hidden(project, "--rollout-resume", str(path.relative_to(project.path)))
+    hidden(project, "--rollout-replay", str(path.relative_to(project.path)))
+    project.task("a", expected={"x": CANARY, "y": 2})
+    hidden(project, "--rollout-resume", str(path.relative_to(project.path)))
+    assert all(reason["expected"] == "(hidden)" for row in project.records for reason in row["reasons"])
+
+
+def test_a_log_says_what_differs_only_where_it_may(project: Project, core: FakeCore) -> None:
+    project.task("a", expected={"x": CANARY})
+    assert CANARY in text_of(project.run("tasks"))
