@@ -135,7 +135,8 @@ class ShardScheduling:
         self._pending[node] = dict.fromkeys(indices)
         if indices:
             self.deal(node.workerinput["workerid"], indices)
-            node.send_runtest_some(indices)
+            with suppress(OSError):  # it has just died: that it did is the next thing we hear
+                node.send_runtest_some(indices)
         node.shutdown()  # after these there is nothing more
 
 
@@ -363,20 +364,27 @@ class Worker:
         self._terminated = reason
 
     @property
+    def is_orphan(self) -> bool:
+        """Whether the controller is gone."""
+        return os.getppid() != self._controller
+
+    @property
     def stop_reason(self) -> str | None:
         """Why to stop, or None."""
         if self._terminated is not None:
             return self._terminated
-        if os.getppid() != self._controller:
-            _fall_silent()
+        if self.is_orphan:
+            fall_silent()
             return "the controller is gone"
         return self.shared.stop_reason
 
 
-def _fall_silent() -> None:
-    """Nobody is there to hear what xdist will have to say about its broken connection."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+def fall_silent() -> None:
+    """Nobody is there to hear what xdist has to say about a connection that is gone, and pytest's capturing turns up
+    again what was turned down: to be called whenever there may be something.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)

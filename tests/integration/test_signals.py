@@ -1,0 +1,272 @@
+"""Ctrl-C, SIGTERM and SIGKILL with rollouts in flight: nothing is lost, told twice or left behind unnamed."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fake_core import FakeCore, Script
+from tests.integration.conftest import RIGHT, Project
+from tests.integration.running import Ended, Running, alive, descendants, rows, statuses, until
+
+MOST_SECONDS = 15.0
+"""What an orderly end may take, from the signal on."""
+ALONE = ("--rollout-concurrency", "20")
+ONE_EACH = ("-n", "2")
+SHARDED = ("-n", "2", "--rollout-concurrency", "10")
+IN_FLIGHT = {ALONE: 20, ONE_EACH: 2, SHARDED: 20}
+QUICK = 3
+"""Rollouts that have finished before the signal."""
+
+
+def check(project: Project, ended: Ended, *, count: int, code: int = 2) -> None:
+    """Every rollout has its row or is named as not run, and none that the stop cancelled is told as a failure."""
+    assert ended.code == code, ended.text
+    assert ended.seconds < MOST_SECONDS
+    assert "INTERNALERROR" not in ended.text, ended.text
+    assert "Traceback" not in ended.text, ended.text
+    assert "cannot send" not in ended.text, ended.text
+    assert not re.search(r"\d (errors?|failed)\b", ended.text.splitlines()[-1]), ended.text
+    found = rows(project)
+    named = sum(samples(line) for line in ended.text.splitlines() if line.startswith("not run: "))
+    assert len(found) + named == count, ended.text
+
+
+def samples(line: str) -> int:
+    """How many rollouts a line such as `not run: a codex-default 0-3, 7` names."""
+    spans = [span.strip().split("-") for span in re.split(r" (?=\d)", line, maxsplit=1)[1].split(",")]
+    return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
+
+
+def test_samples_are_counted() -> None:
+    assert samples("not run: a default-default 0-3, 7") == 5
+    assert samples("not run: a default-default 7") == 1
+
+
+@pytest.fixture
+def slow_core(project: Project, core: FakeCore) -> FakeCore:
+    """A Core that answers three rollouts at once, and no other."""
+    project.task("a", yaml="samples: 40")
+
+    def script(body: dict[str, object]) -> Script:
+        return Script(answer=RIGHT) if len(core.sessions) < QUICK else Script(turn_seconds=300, answer=RIGHT)
+
+    core.script = script
+    return core
+
+
+def in_flight(core: FakeCore) -> int:
+    """Turns that run."""
+    return sum(session.turn is not None and session.busy for session in list(core.sessions.values()))
+
+
+KINDS = [
+    pytest.param(signal.SIGINT, True, id="ctrl-c"),
+    pytest.param(signal.SIGINT, False, id="sigint", marks=pytest.mark.slow),
+    pytest.param(signal.SIGTERM, False, id="sigterm"),
+    pytest.param(signal.SIGTERM, True, id="sigterm-group", marks=pytest.mark.slow),
+]
+WAYS = [
+    pytest.param(ALONE, id="alone"),
+    pytest.param(ONE_EACH, id="one-each", marks=pytest.mark.slow),
+    pytest.param(SHARDED, id="sharded"),
+]
+
+
+@pytest.mark.parametrize(("number", "group"), KINDS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_signal_ends_in_order(
+    project: Project, slow_core: FakeCore, number: signal.Signals, group: bool, way: tuple[str, ...]
+) -> None:
+    with Running(project, "tasks", *way) as pytest_:
+        until(lambda: in_flight(slow_core) == IN_FLIGHT[way] and len(rows(project)) == QUICK, "rollouts in flight")
+        made = len(slow_core.sessions)
+        pytest_.signal(number, group=group)
+        ended = pytest_.end()
+    check(project, ended, count=40)
+    assert statuses(project) == {"completed": QUICK, "cancelled": IN_FLIGHT[way]}
+    assert len(slow_core.sessions) == made  # nothing new was started
+    assert all(session.deleted for session in slow_core.sessions.values())
+    assert all(
+        session.cancels or session.turn["status"] == "completed"
+        for session in slow_core.sessions.values()
+        if session.turn
+    )
+    assert "3 passed" in ended.text
+
+
+def test_a_sigint_inherited_as_ignored(project: Project, slow_core: FakeCore) -> None:
+    deaf = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
+    with Running(project, "tasks", *ALONE, prefix=deaf) as pytest_:
+        until(lambda: in_flight(slow_core) == 20, "rollouts in flight")
+        pytest_.signal(signal.SIGINT)
+        ended = pytest_.end()
+    check(project, ended, count=40)
+
+
+@pytest.mark.parametrize("way", [pytest.param(ALONE, id="alone"), pytest.param(SHARDED, id="sharded")])
+def test_a_second_one_ends_at_once(project: Project, way: tuple[str, ...]) -> None:
+    project.task("a", yaml="samples: 20")
+    with FakeCore(script=lambda body: Script(never_ends=True, ignore_cancel=True)) as core:
+        env = {"OPENAI_BASE_URL": core.base_url}
+        with Running(project, "tasks", *way, env=env) as pytest_:
+            until(lambda: in_flight(core) == 20, "rollouts in flight")
+            pytest_.signal(signal.SIGINT, group=True)
+            until(lambda: core.counts["cancel"], "an orderly end begun")
+            workers = pytest_.workers
+            pytest_.signal(signal.SIGINT, group=True)
+            ended = pytest_.end()
+            assert ended.seconds < 5
+            assert ended.code == 2
+            run_id = project_run_id(ended)
+            assert f"python -m pytest_core_rollouts reap {run_id}" in ended.text
+            until(lambda: not any(map(alive, workers)), "workers gone")
+
+
+def project_run_id(ended: Ended) -> str:
+    match = re.search(r"rollouts: run (\S+),", ended.text)
+    assert match is not None, ended.text
+    return match[1]
+
+
+def test_what_cannot_be_ended_is_named(project: Project) -> None:
+    project.task("a", yaml="samples: 5")
+    with FakeCore(script=lambda body: Script(never_ends=True, ignore_cancel=True)) as core:
+        with Running(project, "tasks", *ALONE, env={"OPENAI_BASE_URL": core.base_url}) as pytest_:
+            until(lambda: in_flight(core) == 5, "rollouts in flight")
+            pytest_.signal(signal.SIGTERM)
+            ended = pytest_.end()
+        assert ended.code == 2, ended.text
+        assert ended.seconds < MOST_SECONDS + 5
+        left = [session.id for session in core.sessions.values() if not session.deleted]
+        assert len(left) == 5
+        assert all(f"left behind: Session {one}" in ended.text for one in left), ended.text
+        assert f"python -m pytest_core_rollouts reap {project_run_id(ended)}" in ended.text
+        assert statuses(project) == {"cancelled": 5}
+
+
+@pytest.mark.parametrize("way", [pytest.param(ONE_EACH, id="one-each"), pytest.param(SHARDED, id="sharded")])
+def test_workers_whose_controller_was_killed_clean_up(
+    project: Project, slow_core: FakeCore, way: tuple[str, ...]
+) -> None:
+    with Running(project, "tasks", *way) as pytest_:
+        until(lambda: in_flight(slow_core) == IN_FLIGHT[way] and len(rows(project)) == QUICK, "rollouts in flight")
+        workers = pytest_.workers
+        pytest_.signal(signal.SIGKILL)
+        pytest_.end()
+        until(lambda: not any(map(alive, workers)), "workers gone")
+        assert time.monotonic() - pytest_.since < MOST_SECONDS
+        said = pytest_.text
+    assert "cannot send" not in said, said
+    assert "INTERNALERROR" not in said, said
+    assert statuses(project) == {"completed": QUICK, "cancelled": IN_FLIGHT[way]}
+    assert all(session.deleted for session in slow_core.sessions.values())
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_sigterm_while_collecting(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+    project.task("a")
+    hook = "def pytest_collection_modifyitems():\n    Path(__file__).with_name('here').touch()\n    time.sleep(60)\n"
+    project.write("conftest.py", f"import time\nfrom pathlib import Path\n\n{hook}")
+    with Running(project, "tasks", *workers) as pytest_:
+        until((project.path / "here").exists, "collecting")
+        processes = descendants(pytest_.pid)
+        pytest_.signal(signal.SIGTERM)
+        ended = pytest_.end()
+        until(lambda: not any(map(alive, processes)), "workers gone")
+    assert ended.code == 2, ended.text
+    assert ended.seconds < MOST_SECONDS
+    assert not core.requests
+    assert not project.results
+
+
+def test_sigterm_while_another_test_runs(project: Project, slow_core: FakeCore) -> None:
+    hook = "def test_long():\n    try:\n        time.sleep(60)\n    finally:\n        print('tidied')\n"
+    project.write("tests/test_long.py", f"import time\n\n{hook}")
+    with Running(project, "tests", "tasks", "-s", *ALONE) as pytest_:
+        until(lambda: in_flight(slow_core) == 20, "rollouts in flight")
+        pytest_.signal(signal.SIGTERM)
+        ended = pytest_.end()
+    assert ended.code == 2, ended.text
+    assert "tidied" in ended.text
+    assert "stopped by SIGTERM" in ended.text
+    assert statuses(project)["cancelled"] == 20
+    assert all(session.deleted for session in slow_core.sessions.values())
+
+
+# ---- on the embedded Core
+
+SLEEP = "317.25"
+"""Seconds for which the solution sleeps: by this odd number its processes are known."""
+
+
+def sleepers() -> int:
+    """Sandboxed solutions that run, of whatever run."""
+    count = 0
+    for entry in Path("/proc").iterdir():
+        try:
+            count += entry.name.isdecimal() and (entry / "cmdline").read_bytes() == f"sleep\0{SLEEP}\0".encode()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return count
+
+
+@pytest.fixture
+def sandboxed(project: Project, no_core: None) -> Iterator[Project]:
+    project.task("a", yaml="samples: 24")
+    project.write("tasks/a/solution/solve.sh", f"sleep {SLEEP}\n")
+    yield project
+    until(lambda: sleepers() == 0, "no sandbox is left")
+
+
+EMBEDDED = [
+    pytest.param(signal.SIGINT, True, ALONE, id="ctrl-c-alone"),
+    pytest.param(signal.SIGTERM, False, ALONE, id="sigterm-alone", marks=pytest.mark.slow),
+    pytest.param(signal.SIGTERM, True, ALONE, id="sigterm-group-alone", marks=pytest.mark.slow),
+    pytest.param(signal.SIGINT, True, SHARDED, id="ctrl-c-sharded", marks=pytest.mark.slow),
+    pytest.param(signal.SIGTERM, False, SHARDED, id="sigterm-sharded", marks=pytest.mark.slow),
+    pytest.param(signal.SIGTERM, True, ONE_EACH, id="sigterm-group-one-each", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("number", "group", "way"), EMBEDDED)
+def test_a_signal_with_sandboxes_at_work(
+    sandboxed: Project, number: signal.Signals, group: bool, way: tuple[str, ...]
+) -> None:
+    with Running(sandboxed, "tasks", "--core", "embedded", *way) as pytest_:
+        until(lambda: sleepers() >= 2, "sandboxes at work, the others in a queue", 120)
+        processes = descendants(pytest_.pid)
+        pytest_.signal(number, group=group)
+        ended = pytest_.end()
+        until(lambda: not any(map(alive, processes)), "all processes gone")
+    check(sandboxed, ended, count=24)
+    assert statuses(sandboxed) == Counter({"cancelled": IN_FLIGHT[way]})
+
+
+@pytest.mark.slow
+def test_x_with_sandboxes_at_work(sandboxed: Project) -> None:
+    sandboxed.task("b")
+    sandboxed.write("tasks/b/solution/solve.sh", "mkdir -p outputs; echo '{}' > outputs/answer.json\n")
+    with Running(sandboxed, "tasks/b", "tasks/a", "-x", "--core", "embedded", *ALONE) as pytest_:
+        ended = pytest_.end(120)
+    assert ended.code == 1, ended.text
+    assert "1 failed in" in ended.text
+    assert statuses(sandboxed)["completed"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [pytest.param(ALONE, id="alone"), pytest.param(SHARDED, id="sharded")])
+def test_killed_outright_with_sandboxes_at_work(sandboxed: Project, way: tuple[str, ...]) -> None:
+    with Running(sandboxed, "tasks", "--core", "embedded", *way) as pytest_:
+        until(lambda: sleepers() >= 2, "sandboxes at work, the others in a queue", 120)
+        processes = descendants(pytest_.pid)
+        pytest_.signal(signal.SIGKILL)
+        pytest_.end()
+        until(lambda: not any(map(alive, processes)), "all processes gone")
+        assert time.monotonic() - pytest_.since < MOST_SECONDS + 5
