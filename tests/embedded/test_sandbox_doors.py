@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.embedded.model import FORWARDER, inside_argv, inside_binds, inside_url
+from pytest_core_rollouts.embedded.model.channel import serve_unix
 from pytest_core_rollouts.embedded.sandbox import Completed, Isolation, Sandbox
 
 from .sandboxes import new_sandbox, run, text
@@ -72,7 +73,7 @@ def forwarded(isolation: Isolation, sandbox: Sandbox, *command: str) -> Complete
             await writer.drain()
             writer.close()
 
-        server = await asyncio.start_unix_server(echo, sock=listener)
+        server = await serve_unix(listener, echo)
         try:
             return await sandbox.run(
                 inside_argv(command), env={"PYTHONDONTWRITEBYTECODE": "1"}, binds=binds, timeout=30

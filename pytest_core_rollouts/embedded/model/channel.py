@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import h11
 
 _CHUNK = 1 << 16
 _HEAD_LIMIT = 256 * 1024  # bytes of a request line and its headers
+
+
+async def serve_unix(
+    listener: socket.socket, handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+) -> asyncio.Server:
+    """Serve on a listening unix socket. Its path is the caller's to remove: what it is bound to may be called
+    otherwise by now, and asyncio (from Python 3.13 on) would look for that name.
+    """
+    options: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+    return await asyncio.start_unix_server(handle, sock=listener, **options)
 
 
 class Broken(Exception):

@@ -22,7 +22,7 @@ from pytest_core_rollouts.embedded.model_provider import ModelProvider
 
 from . import failures
 from .capture import Capture
-from .channel import Broken, Channel
+from .channel import Broken, Channel, serve_unix
 from .exchange import CAPTURE_LIMIT, Exchange
 from .failures import ModelFailure
 from .params import fill, merge
@@ -100,7 +100,7 @@ class ModelProxy:
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> ModelProxy:
-        self._server = await asyncio.start_unix_server(self._serve, sock=self._listener)
+        self._server = await serve_unix(self._listener, self._serve)
         return self
 
     async def __aexit__(
