@@ -7,7 +7,6 @@ controller (or the plain run) starts and stops the embedded Core, sweeps leftove
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from pytest_core_rollouts.baseline import Baseline
 from pytest_core_rollouts.books import Books
 from pytest_core_rollouts.caps import Caps
 from pytest_core_rollouts.collect import ResultSource, RolloutItem
+from pytest_core_rollouts.core_access import CoreAccess, LazyClient
 from pytest_core_rollouts.display import Display
 from pytest_core_rollouts.gate import Identity
 from pytest_core_rollouts.grading import Answer, Grade
@@ -43,15 +43,12 @@ from pytest_core_rollouts.tasks import Task
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Client
-    from pytest_core_rollouts.embedded.launch import EmbeddedCore
 
 TICK = 0.2
 """Seconds between two looks at Ctrl-C while waiting for a rollout."""
 CONCURRENCY = 4
 RESUMED = "resumed"
 """The file that tells workers the rows of a resumed run."""
-FIRST_PATIENCE = 5.0
-"""Seconds for which a Core that can't be reached at the start of a run is tried again."""
 
 
 class Run(ResultSource):
@@ -69,9 +66,7 @@ class Run(ResultSource):
         self.caps = self.books.caps = Caps(settings.max_time, settings.max_tokens)
         if given:
             self.caps.folder = Path(given["folder"])
-        self.base_url: str | None = given.get("base_url") or (None if settings.embedded else settings.core)
-        self.api_key: str | None = given.get("api_key") or settings.core_key
-        self.embedded: EmbeddedCore | None = None
+        self.core = CoreAccess(settings, given.get("base_url"), given.get("api_key"))
         self.started_at, self.started = datetime.now(timezone.utc), time.monotonic()
         self._secrets: set[str] = set()
         self._hooks: dict[str, Any] = {}
@@ -93,8 +88,6 @@ class Run(ResultSource):
         """Those among them whose result an earlier session had."""
         self.ready = False
         """Whether rollouts were selected and nothing stands in their way."""
-        self.reached = False
-        """Whether a Core that is not ours answered: Sessions may have been made there."""
         self.engine: Pool[Rollout, Client, Outcome] | None = None
         self.pressure = Pressure()
         self.stop_wanted: Callable[[], str | None] = lambda: None
@@ -117,28 +110,20 @@ class Run(ResultSource):
             return self.resumed.path
         return self.settings.out or self.config.rootpath / "runs" / f"{self.run_id}.jsonl"
 
-    # ---- the Core
-
-    def reserve_core(self) -> None:
-        """Fix the embedded Core's address and key, so that workers can be told, without starting it."""
-        if self.settings.embedded and self.embedded is None and not self.is_worker:
-            from pytest_core_rollouts.embedded.launch import EmbeddedCore
-
-            self.embedded = EmbeddedCore.reserve()
-            self.base_url, self.api_key = self.embedded.base_url, self.embedded.api_key
-            self._mask()
+    # ---- before the first rollout
 
     def for_workers(self, folder: Path) -> dict[str, Any]:
         """What every worker has to share with this process, in part by files in a folder of theirs."""
-        self.reserve_core()
+        self.core.reserve()
+        self._mask()
         self.caps.folder = folder
         if self.resumed is not None and not (folder / RESUMED).exists():
             self.resumed.dump(folder / RESUMED)
         return {
             "run_id": self.run_id,
             "out": str(self.out),
-            "base_url": self.base_url,
-            "api_key": self.api_key,
+            "base_url": self.core.base_url,
+            "api_key": self.core.api_key,
             "resumes": self.resumed is not None,
             "folder": str(folder),
         }
@@ -174,7 +159,7 @@ class Run(ResultSource):
         self._make_ready(task_of)
         self.ready = True
         if self.needs_core and not self.settings.embedded:
-            self._reach_core()
+            self.core.reach(self.connect)
         self.out.parent.mkdir(parents=True, exist_ok=True)
         self.out.touch()  # a run that is killed before its first row can be resumed all the same
         self.caps.start()
@@ -189,8 +174,8 @@ class Run(ResultSource):
         """Whether Sessions of this run may be on a server; the embedded Core's end with it."""
         if self.settings.embedded:
             return False
-        reachable = self.base_url is not None and self.api_key is not None
-        return self.reached or (self.resumed is not None and self.ready and reachable)
+        reachable = self.core.base_url is not None and self.core.api_key is not None
+        return self.core.reached or (self.resumed is not None and self.ready and reachable)
 
     def _foretell(self, task_id: str, agent: Agent, sample: int, task_of: Callable[[str], Task | None]) -> Verdict:
         """What will become of a resumed rollout, as far as it can be told before it is this process's to run."""
@@ -207,34 +192,13 @@ class Run(ResultSource):
         except RecordsError as error:
             raise pytest.UsageError(str(error)) from None
         if self.settings.embedded and self.needs_core:
-            self._start_embedded(task_of)
-
-    def _reach_core(self) -> None:
-        """End the run where no Core is there or it refuses the key: every rollout would meet the same."""
-        if (problem := asyncio.run(why_unreachable(self.connect))) is not None:
-            raise pytest.exit.Exception(problem, returncode=pytest.ExitCode.INTERRUPTED)
-        self.reached = True
-
-    def _start_embedded(self, task_of: Callable[[str], Task | None]) -> None:
-        from pytest_core_rollouts.embedded.launch import EmbeddedCoreError, why_missing
-
-        for harness in sorted({agent.harness for _, agent, _ in self.selected.values()}):
-            if (problem := why_missing(harness)) is not None:
-                raise pytest.UsageError(f"--core embedded, harness {harness}: {problem}")
-        self.reserve_core()
-        assert self.embedded is not None
-        capture, params = self.settings.capture, self.settings.model_params
-        try:
-            if capture is not None:
-                capture.mkdir(parents=True, exist_ok=True)
-            hidden = [self.config.rootpath, *self.settings.roots]
             tasks = map(task_of, sorted({task_id for task_id, _, _ in self.selected.values()}))
-            secrets = [*self.settings.secrets, *(secret for task in tasks if task for secret in task.secrets)]
-            self.embedded.start(hidden=hidden, capture=capture, model_params=params, secrets=secrets)
-        except EmbeddedCoreError as error:
-            raise pytest.UsageError(f"--core embedded: {error}") from None
-        except OSError as error:
-            raise pytest.UsageError(f"--rollout-capture: {capture} can't be made: {error.strerror}") from None
+            self.core.start(
+                {agent.harness for _, agent, _ in self.selected.values()},
+                hidden=[self.config.rootpath, *self.settings.roots],
+                secrets=[*self.settings.secrets, *(secret for task in tasks if task for secret in task.secrets)],
+            )
+            self._mask()
 
     # ---- rollouts
 
@@ -309,7 +273,7 @@ class Run(ResultSource):
         return replace(planned, xfail=item.expected_failure)
 
     def _mask(self) -> None:
-        self.books.masks = Masker([*self.settings.secrets, self.api_key, *sorted(self._secrets)])
+        self.books.masks = Masker([*self.settings.secrets, self.core.api_key, *sorted(self._secrets)])
 
     def masked(self, text: str) -> str:
         return self.books.masks.message(text)
@@ -415,11 +379,7 @@ class Run(ResultSource):
 
     def connect(self) -> Client:
         """A client of this run's Core."""
-        from pytest_core_rollouts.agents_api import Client, RetryPolicy
-
-        assert self.base_url is not None, "prepare() refuses a run without a Core"
-        assert self.api_key is not None, "prepare() refuses a run without a key"
-        return Client(self.base_url, self.api_key, retry=RetryPolicy(refused_is_final=self.settings.embedded))
+        return self.core.connect()
 
     def save(self, record: RolloutRecord) -> None:
         """Write the row of a finished rollout. Raises RecordsError."""
@@ -460,8 +420,7 @@ class Run(ResultSource):
 
     def close(self) -> None:
         """Stop the embedded Core, if there is one."""
-        if self.embedded is not None:
-            self.embedded.stop()
+        self.core.close()
 
 
 def _resumed(given: Mapping[str, Any]) -> Resumed | None:
@@ -469,23 +428,6 @@ def _resumed(given: Mapping[str, Any]) -> Resumed | None:
     if not given["resumes"]:
         return None
     return Resumed.load(Path(given["folder"]) / RESUMED, Path(given["out"]), given["run_id"])
-
-
-class LazyClient:
-    """A place in the engine, connected when the first rollout there needs a Core."""
-
-    def __init__(self, connect: Callable[[], Client]) -> None:
-        self._connect = connect
-        self._client: Client | None = None
-
-    def connected(self) -> Client:
-        if self._client is None:
-            self._client = self._connect()
-        return self._client
-
-    async def aclose(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
 
 
 def refuse_unfit(config: pytest.Config) -> None:
@@ -497,18 +439,3 @@ def refuse_unfit(config: pytest.Config) -> None:
         )
     if config.getoption("dist", "no") == "each":
         raise pytest.UsageError("--dist each runs everything in every worker; a rollout runs once: leave it out")
-
-
-async def why_unreachable(connect: Callable[[], Client]) -> str | None:
-    """What is wrong with the Core or the key, or None. A Core that is only busy or broken right now may mend itself."""
-    from pytest_core_rollouts.agents_api import AgentsAPIError, ConnectionFailed, RetryPolicy
-
-    client = connect()
-    client.retry = RetryPolicy(patience=FIRST_PATIENCE)
-    try:
-        await client.check()
-    except AgentsAPIError as error:
-        return str(error) if error.stops_run or isinstance(error, ConnectionFailed) else None
-    finally:
-        await client.aclose()
-    return None

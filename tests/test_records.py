@@ -54,7 +54,8 @@ def test_fields_stand_in_the_documented_order() -> None:
         *("rollout_id", "task", "harness", "model", "sample", "session_id", "status", "reward", "answer"),
         *("duration_s", "usage", "items", "error"),
         *("schema", "run_id", "group_id", "agent", "labels", "attempt", "started_at", "timings", "settings"),
-        *("input_digest", "grading_digest", "reasons", "answer_text", "notes", "planned", "request_ids"),
+        *("input_digest", "grading_digest", "reasons", "answer_text", "outputs", "items_file", "notes", "planned"),
+        "request_ids",
     ]
 
 
@@ -66,6 +67,7 @@ def test_a_row_comes_back_as_it_was_written() -> None:
         agent={"name": None, "digest": "d"},
         reasons=[{"path": "x", "expected": 1, "answered": 2}],
         notes=["one"],
+        outputs=[],
         timings={"create": 0.25},
         started_at="2026-11-29T18:22:33.123+00:00",
     )
@@ -188,7 +190,7 @@ def test_a_line_that_is_no_record_is_refused_by_name(change: dict[str, Any], sai
 def test_a_missing_field_is_named_and_an_unknown_one_ignored() -> None:
     row = json.loads(record().to_line())
     assert RolloutRecord.from_line(json.dumps(row | {"later": 1}).encode()) == dataclasses.replace(
-        record(), reasons=[], notes=[]
+        record(), reasons=[], notes=[], outputs=[]
     )
     del row["run_id"]
     with pytest.raises(RecordsError, match="run_id"):
@@ -375,8 +377,19 @@ def test_without_a_grade_the_newest_row_counts() -> None:
     assert effective(rows)[rows[0].rollout_id].error == "two"
 
 
-@pytest.mark.parametrize("change", [{"input_digest": "b"}, {"grading_digest": "b"}, {"agent": {"digest": "b"}}])
-def test_rows_of_other_digests_than_the_newest_do_not_count(change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"input_digest": "b"},
+        {"grading_digest": "b"},
+        {"agent": {"digest": "b"}},
+        {"labels": {"build": "7"}},
+        {"settings": {"timeout": 3.0}},
+        {"settings": {"network": {"access": "enabled"}}},
+        {"settings": {"xfail": "not yet"}},
+    ],
+)
+def test_rows_of_other_work_than_the_newest_do_not_count(change: dict[str, Any]) -> None:
     old, new = record(reward=1.0), record(status="error", reward=None, **change)
     assert effective([old, new])[old.rollout_id] is new
     again = record(reward=0.0, **change)

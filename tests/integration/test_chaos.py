@@ -28,7 +28,7 @@ from pytest_core_rollouts.rollout import Limits
 
 PAUSES = {"first_pause": 0.05, "longest_pause": 0.5}
 POLICY = RetryPolicy(patience=20, read_timeout=1.5, try_timeout=3, stream_silence=3, **PAUSES)
-run.Run.connect = lambda self: Client(self.base_url, self.api_key, retry=POLICY)
+run.Run.connect = lambda self: Client(self.core.base_url, self.core.api_key, retry=POLICY)
 run.RolloutRunner = functools.partial(run.RolloutRunner, limits=Limits(cancel=2, delete=3, unanswered=3))
 run.Pressure = functools.partial(run.Pressure, first_pause=0.3, longest_pause=1.0)
 pulse.PAUSE_SILENT = 0.5
