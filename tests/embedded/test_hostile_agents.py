@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from pytest_core_rollouts.embedded.launch import EmbeddedCore
 from tests.agents import KEY, both, creation, needs_codex
-from tests.embedded.sandboxes import wait_until_gone
+from tests.embedded.sandboxes import processes_with, wait_until_gone
 from tests.embedded.wire import Wire
-from tests.scripted_models import Reply, Say, ScriptedModel, Shell
+from tests.scripted_models import Hang, Reply, Say, ScriptedModel, Shell
 
 # Looks for keys and for what others have, and tries ways out. Prints what it found.
 PROBE = r"""
@@ -138,6 +142,52 @@ def test_its_daemons_end_with_its_turn(agents_wire: Wire, harness: str) -> None:
     turn, [command], _ = run(agents_wire, harness, fork)
     assert (turn["status"], command["exit_code"]) == ("completed", 0)
     assert wait_until_gone("7775.5", 3) == []
+
+
+def processes_of(uid: int) -> list[str]:
+    """Command lines of the processes of a user, which is a Core's own when the tests run as root."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if process.stat().st_uid == uid:
+                found.append((process / "cmdline").read_text())
+        except OSError:
+            pass  # it ended meanwhile
+    return found
+
+
+@needs_codex
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+def test_the_end_of_the_core_is_the_end_of_all_agents(killed: bool) -> None:
+    core = EmbeddedCore.reserve()
+    core.start()
+    folders = core._folders
+    nap = f"7775.{uuid.uuid4().int % 10**12:012}"
+    script = f"setsid sleep {nap} & sleep {nap}"
+    with (
+        httpx.Client(timeout=30, trust_env=False) as client,
+        ScriptedModel(lambda ask: Shell(script) if len(model.asks) % 2 else Hang()) as model,
+    ):
+        wire = Wire(client, core.base_url, core.api_key)
+        for _ in range(6):
+            wire.ok("POST", "/sessions", 201, json=creation("codex", model.url))
+        deadline = time.monotonic() + 30
+        while len(model.asks) < 6 or not processes_with(nap):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        uid = next((folders[1] / "sessions").glob("*/home")).stat().st_uid
+        assert core.pid is not None
+        if killed:
+            os.kill(core.pid, signal.SIGKILL)
+        started = time.monotonic()
+        core.stop()
+        assert time.monotonic() - started < 10
+    assert wait_until_gone(nap, 3) == []
+    deadline = time.monotonic() + 5
+    while uid != os.geteuid() and (left := processes_of(uid)):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+    assert not any(folder.exists() for folder in folders)
 
 
 @both

@@ -119,6 +119,7 @@ async def test_failed_and_cut_exchanges_are_captured_too(tmp_path: Path) -> None
     assert first["status"] == 429
     assert first["error"].startswith("rate_limit_exceeded: ")
     assert (second["status"], second["error"]) == (200, "cancelled: The Turn ended first.")
+    assert proxy.failure.code == "rate_limit_exceeded", "the model's last failure, not the Turn's end"
 
 
 @asyncio_test

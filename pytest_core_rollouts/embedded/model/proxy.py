@@ -30,6 +30,8 @@ from .upstream import RefusedTarget, Upstream, end_to_end
 
 AT_ONCE = 8  # requests of one sandbox
 
+_CANCELLED = "cancelled"  # told in captures alone: no code of a Turn's error
+
 logger = logging.getLogger(__name__)
 
 
@@ -158,11 +160,12 @@ class ModelProxy:
             exchange.failure = exchange.failure or ModelFailure("invalid_request", f"Refused by the proxy: {refusal}.")
             await self._say(inside, refusal.status, exchange.failure)
         except asyncio.CancelledError:
-            exchange.failure = exchange.failure or ModelFailure("cancelled", "The Turn ended first.")
+            exchange.failure = exchange.failure or ModelFailure(_CANCELLED, "The Turn ended first.")
             raise
         finally:
             if exchange.is_call:
-                self.failure = exchange.failure
+                if exchange.failure is None or exchange.failure.code != _CANCELLED:  # that was not the model's doing
+                    self.failure = exchange.failure
                 self._keep(exchange)
 
     async def _pass_on(self, inside: Channel, request: h11.Request, exchange: Exchange) -> None:
@@ -190,7 +193,7 @@ class ModelProxy:
             await self._say(inside, 424, exchange.failure)  # a status that no agent program tries again
         except Broken as broken:
             if broken.channel is inside:
-                exchange.failure = exchange.failure or ModelFailure("cancelled", "The agent did not wait.")
+                exchange.failure = exchange.failure or ModelFailure(_CANCELLED, "The agent did not wait.")
                 raise
             exchange.failure = failures.cut()
             await self._say(inside, 502, exchange.failure)
