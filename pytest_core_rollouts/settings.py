@@ -270,6 +270,17 @@ def _resume(values: OptionValues, config: pytest.Config) -> Resumed | None:
     shown = values.shown("resume")
     if values.path("replay") is not None:
         raise pytest.UsageError(f"{shown}: a replay runs nothing that could be resumed; leave one of them out")
+    if (
+        config.inipath is None
+        and config.rootpath != config.invocation_params.dir
+        and config.getoption("rootdir") is None
+    ):
+        here = config.invocation_params.dir
+        if here.is_relative_to(config.rootpath) and not path.is_relative_to(here):  # ids of tasks count from there
+            raise pytest.UsageError(
+                f"{shown}: for want of an ini file pytest takes {config.rootpath} as its root, so that tasks have "
+                f"other ids than before; add --rootdir {here}"
+            )
     if not path.exists() and (named := re.fullmatch(r"(.+)::([A-Za-z0-9-]+)", path.name)):
         path, run_id = path.with_name(named[1]), named[2]
     out = values.path("out")

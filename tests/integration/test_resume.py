@@ -288,6 +288,19 @@ def test_what_cannot_be_resumed_is_a_usage_error(two_tasks: Project, core: FakeC
     assert len(core.sessions) == 1
 
 
+def test_a_file_elsewhere_moves_no_task(two_tasks: Project, core: FakeCore, tmp_path: Path) -> None:
+    """Without an ini file pytest's root is what all paths on the command line have in common."""
+    out = str(tmp_path.parent / "r.jsonl")
+    two_tasks.run("tasks", "--rollout-out", out)
+    error = usage_error(two_tasks.run("tasks", "--rollout-resume", out))
+    assert f"add --rootdir {two_tasks.path}" in error
+    result = two_tasks.run("tasks", "--rollout-resume", out, "--rootdir", str(two_tasks.path))
+    assert outcomes(result) == {"passed": 2}, text_of(result)
+    two_tasks.ini()
+    assert outcomes(two_tasks.run("tasks", "--rollout-resume", out)) == {"passed": 2}
+    assert len(core.sessions) == 2
+
+
 def test_the_command_that_finishes_is_printed_whole(project: Project, core: FakeCore) -> None:
     project.task("a b")
     project.task("c")

@@ -30,7 +30,7 @@ REFUSED = [
     ("--rollout-concurrency 0", "--rollout-concurrency: '0' is no whole number"),
     ("--rollout-retries -1", "--rollout-retries: '-1' is no whole number from 0"),
     ("--rollout-network on", "--rollout-network: 'on' is neither disabled nor enabled"),
-    ("--rollout-items some", "--rollout-items: 'some' is none of inline, none"),
+    ("--rollout-items some", "--rollout-items: 'some' is none of inline, files, none"),
     ("--rollout-gate maybe", "--rollout-gate: 'maybe' is no gate"),
     ("--rollout-label team", "--rollout-label: 'team' is no KEY=VALUE"),
     ("--rollout-label 1=x", "--rollout-label: '1=x' is no KEY=VALUE"),
