@@ -303,7 +303,8 @@ CONFIGS = [
 )
 def test_harness_config_arrives(agents_wire: Wire, harness: str, config: dict[str, Any], arrived: Any) -> None:
     with ScriptedModel(steps(Say("Done."))) as model:
-        agent = {"model": "claude-haiku-4-5"}  # Claude Code minds a budget only for models it knows to have one
+        # Claude Code minds a budget only for models it knows to have one.
+        agent = {"model": "claude-haiku-4-5"} if "thinking" in config else {}
         _, turn = finish(agents_wire, harness, model, config=config, agent=agent)
     assert turn["status"] == "completed", turn
     [ask] = model.asks
