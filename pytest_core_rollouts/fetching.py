@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from pytest_core_rollouts.agents_api import TooLarge
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 ANSWER_PATH = "/workspace/outputs/answer.json"
 OUTPUTS = "/workspace/outputs/"
 PATHS_SHOWN = 20
+ITEMS_LIMIT = 128 * 1024 * 1024
+"""Bytes of a trajectory, as the Core sends it, that are read."""
 OUTPUTS_MOST = 500
 """Files of one rollout that are fetched beside the answer; each is a request."""
 
@@ -84,9 +87,19 @@ async def _within(client: Client, session_id: str, artifact: Artifact, cap: int)
         return b"", error.problem
 
 
-async def fetch_items(client: Client, session_id: str) -> list[dict[str, Any]]:
-    """Every Item, oldest first, as returned. Raises AgentsAPIError."""
-    return [dict(item) async for item in client.list_items(session_id)]
+async def fetch_items(client: Client, session_id: str) -> tuple[list[dict[str, Any]], str | None]:
+    """Every Item, oldest first, as returned; of a trajectory over ITEMS_LIMIT the beginning, and a note that says so.
+
+    Raises AgentsAPIError.
+    """
+    items: list[dict[str, Any]] = []
+    before = client.bytes_read
+    async with aclosing(client.list_items(session_id)) as entries:
+        async for item in entries:
+            items.append(dict(item))
+            if client.bytes_read - before > ITEMS_LIMIT:
+                return items, f"the trajectory is cut after {len(items):,} Items: more than {ITEMS_LIMIT:,} bytes"
+    return items, None
 
 
 def _newest(versions: Sequence[Artifact], turn_id: str | None) -> Artifact:

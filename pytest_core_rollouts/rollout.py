@@ -317,7 +317,8 @@ class _Attempt:
             return
         self._allow(self.runner.limits.fetch)
         try:
-            self.progress.items = await fetch_items(self.client, session_id)
+            self.progress.items, note = await fetch_items(self.client, session_id)
+            self.progress.notes += [note] if note is not None else []
         except AgentsAPIError as error:
             self.progress.notes.append(f"the Items could not be read: {error}")
 

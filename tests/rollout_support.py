@@ -27,7 +27,7 @@ RUN_ID = "20261129T120000Z-1f0c"
 TASK = Task(id="sum", instruction="Add the numbers.", expected={"n": 1})
 RIGHT = b'{"n": 1}'
 WRONG = b'{"n": 2}'
-LIMITS = Limits(first_look=0.1, cancel=0.5, fetch=10.0, delete=0.5, unanswered=0.4, create_stopped=0.5)
+LIMITS = Limits(first_look=0.1, cancel=0.5, fetch=10.0, delete=0.5, unanswered=0.4, create_stopped=0.5, outage=2.0)
 
 
 def plan(task: Task = TASK, agent: Agent | None = None, **changes: Any) -> Rollout:

@@ -24,7 +24,7 @@ T = TypeVar("T")
 SESSIONS = "/agents/sessions"
 MAX_JSON_BYTES = 64 * 1024 * 1024  # of one answer: a page of a hundred Items can be large
 PAGE_LIMIT = 100  # entries that one page may hold
-MOST_PAGES = 10_000  # of one list: a server that makes up entries for ever ends here
+MOST_PAGES = 2_000  # of one list: a server that makes up entries for ever ends here
 MOST_RESTARTS = 5  # of one list whose entries are being deleted
 
 
@@ -40,6 +40,7 @@ class Client:
     `request_ids`  the last X-Request-Id of each kind of call (create, session, sessions, turns, items, artifacts,
                    content, events, cancel, delete)
     `trouble`      the fault that a call is waiting out right now, for whoever shows the state
+    `bytes_read`   of all answers so far
     `server_ahead` seconds by which the server's clock is ahead of ours, as its last answer said; else 0
 
     The owner resets them between rollouts. `retry` may be replaced at any time. A JSON answer over `max_json_bytes`
@@ -62,6 +63,7 @@ class Client:
         self.request_ids: dict[str, str] = {}
         self.trouble: AgentsAPIError | None = None
         self.server_ahead = 0.0
+        self.bytes_read = 0
         self._transport = Transport(self.base_url, _checked_key(api_key), lambda: self.retry, max_json_bytes)
 
     def __repr__(self) -> str:
@@ -119,7 +121,9 @@ class Client:
         async for turn in self._list("turns", _path(session_id, "turns"), order=order, limit=limit):
             yield cast(Turn, turn)
 
-    async def list_items(self, session_id: str, *, order: str = "asc", limit: int = PAGE_LIMIT) -> AsyncIterator[Item]:
+    async def list_items(
+        self, session_id: str, *, order: str = "asc", limit: int = PAGE_LIMIT
+    ) -> AsyncGenerator[Item, None]:
         """The trajectory, oldest first; Items that are in progress or incomplete too."""
         async for item in self._list("items", _path(session_id, "items"), order=order, limit=limit):
             yield cast(Item, item)
@@ -214,6 +218,7 @@ class Client:
         if reply.request_id:
             self.request_ids[call.name] = reply.request_id
         self.server_ahead = reply.server_ahead(time.time())
+        self.bytes_read += len(reply.body)
         return reply
 
     async def _list(self, name: str, path: str, *, order: str, limit: int) -> AsyncIterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_core_rollouts.records import effective, read_records
-from tests.chaos import MARK, Chaos, false_rewards, spoiled_for_nothing, unnamed
+from tests.chaos import LIMIT, MARK, Chaos, false_rewards, spoiled_for_nothing, unnamed
 from tests.fake_core import FakeCore
 from tests.integration.conftest import Project
 from tests.integration.running import Running
@@ -56,7 +56,7 @@ def test_300_rollouts_through_random_faults(
     for number in range(TASKS):
         project.task(f"t{number}", expected={"x": 1, "mark": MARK})
     project.write("conftest.py", IMPATIENT)
-    args = ("tasks", "--samples", str(SAMPLES), "--rollout-timeout", "6", "--rollout-retries", "3", "-q", "-rA")
+    args = ("tasks", "--samples", str(SAMPLES), "--rollout-timeout", str(LIMIT), "--rollout-retries", "3", "-q", "-rA")
     way = WAYS[1 if seed % 3 == 0 else 0]
     with Running(project, *args, *way, "--rollout-report", "report.md") as running:
         outage = threading.Thread(target=_restart, args=(core, 2.0 + seed % 3, 1.5))
