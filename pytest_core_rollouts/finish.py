@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shlex
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -107,7 +106,7 @@ class Ending:
         """How to get the results that are lacking."""
         if not self.lacking or self.run.settings.replay is not None:
             return None
-        return f"to finish: {self.run.masked(resume_command(self.run))}"
+        return f"to finish: {self.run.masked(self.run.resume_command)}"
 
     def _notes(self) -> Iterator[str]:
         """What there is to know about the run as a whole."""
@@ -172,26 +171,6 @@ def _noting(records: Iterable[tuple[RolloutRecord, bool]], seen: dict[str, str])
         if new:
             seen[record.rollout_id] = record.status
         yield record
-
-
-def resume_command(run: Run) -> str:
-    """The whole command that goes on with the run."""
-    config = run.config
-    path = _relative(run.out, config.invocation_params.dir)
-    if run.out.stem != run.run_id:  # the file may hold other runs, or will
-        path += f"::{run.run_id}"
-    given = _without(list(map(str, config.invocation_params.args)), "--rollout-resume", "--rollout-out")
-    return shlex.join(["pytest", *given, "--rollout-resume", path])
-
-
-def _without(args: list[str], *options: str) -> Iterator[str]:
-    """The arguments without some options and their values."""
-    rest = iter(args)
-    for arg in rest:
-        if arg in options:
-            next(rest, None)
-        elif arg.partition("=")[0] not in options:
-            yield arg
 
 
 def _write_markdown(report: Path | None, ending: Ending) -> None:

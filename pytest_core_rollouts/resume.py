@@ -8,6 +8,7 @@ the same key, so that Core gives back a Session that a dead process left there i
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -184,6 +185,23 @@ class Plan:
 
     def _count(self, action: str) -> int:
         return sum(verdict.action == action for verdict in self.verdicts.values())
+
+
+def command(args: Sequence[str], path: Path, run_id: str, here: Path) -> str:
+    """The whole command that goes on with a run, for a shell in the folder `here`; `args`: what pytest was given."""
+    file = path.relative_to(here) if path.is_relative_to(here) else path
+    named = str(file) if path.stem == run_id else f"{file}::{run_id}"  # the file may hold other runs, or will
+    return shlex.join(["pytest", *_without(args, "--rollout-resume", "--rollout-out"), "--rollout-resume", named])
+
+
+def _without(args: Sequence[str], *options: str) -> Iterator[str]:
+    """The arguments without some options and their values."""
+    rest = iter(args)
+    for arg in rest:
+        if arg in options:
+            next(rest, None)
+        elif arg.partition("=")[0] not in options:
+            yield arg
 
 
 @dataclass(frozen=True)

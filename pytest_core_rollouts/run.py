@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_core_rollouts import judging
+from pytest_core_rollouts import judging, resume
 from pytest_core_rollouts.baseline import Baseline
 from pytest_core_rollouts.books import Books
 from pytest_core_rollouts.caps import Caps
@@ -410,8 +410,15 @@ class Run(ResultSource):
         """For a process that ends at once."""
         return (
             f"ended at once; Sessions of run {self.run_id} may be left behind. To delete them:\n"
-            f"  python -m pytest_core_rollouts reap {self.run_id}"
+            f"  python -m pytest_core_rollouts reap {self.run_id}\n"
+            f"To finish, before that:\n  {self.masked(self.resume_command)}"
         )
+
+    @property
+    def resume_command(self) -> str:
+        """What to type to go on with this run."""
+        invocation = self.config.invocation_params
+        return resume.command(list(map(str, invocation.args)), self.out, self.run_id, invocation.dir)
 
     def stop(self, reason: str) -> None:
         """Nothing new starts; what is in flight is cancelled and recorded."""

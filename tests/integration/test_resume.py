@@ -187,11 +187,12 @@ def test_a_filter_runs_its_part(two_tasks: Project, core: FakeCore) -> None:
     assert len(core.sessions) == 6
 
 
-def test_changed_grading_costs_no_session(two_tasks: Project, core: FakeCore) -> None:
+@pytest.mark.parametrize("workers", [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "2")], ids=len)
+def test_changed_grading_costs_no_session(two_tasks: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     two_tasks.run("tasks", "--samples", "2")
     two_tasks.write("tasks/b/expected.json", json.dumps({"x": 3}))
     requests = len(core.requests)
-    result = resume(two_tasks, "--samples", "2")
+    result = two_tasks.run_apart("tasks", "--samples", "2", *workers, "--rollout-resume", jsonl(two_tasks))
     assert "resume: 2 of 4 rollouts reused, 2 graded anew, 0 to run" in text_of(result)
     assert outcomes(result) == {"passed": 2, "failed": 2}, text_of(result)
     assert len(core.sessions) == 4

@@ -150,3 +150,23 @@ def test_a_resume_that_is_interrupted_names_what_it_did_not_run(project: Project
         ended = running.end()
     assert ended.code == 2
     assert "not run: a default-default 1-3" in ended.text
+
+
+@pytest.mark.parametrize("flight", [(), ("--rollout-concurrency", "2")], ids=["one", "two"])
+def test_a_worker_of_a_resumed_run_dies(project: Project, core: FakeCore, flight: tuple[str, ...]) -> None:
+    """Old rows without a reward are not mistaken for what the dead worker had finished."""
+    project.task("a")
+    core.script = lambda body: Script(session_failure="broken")
+    project.run("tasks", "--samples", "4", "--rollout-retries", "0")
+    core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.7)
+    [path] = project.results
+    args = ("tasks", "--samples", "4", "-n", "2", *flight, "--rollout-resume", str(path))
+    with Running(project, *args) as running:
+        until(lambda: len(core.sessions) >= 6, "two in flight")
+        kill(running.workers[0])
+        ended = running.end()
+    assert ended.code == 0, ended.text
+    assert "4 passed" in ended.text
+    assert len(core.sessions) == len(completed(core)) + 4 == 8, "what the dead one had begun was taken over"
+    rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert Counter((row["status"], row["attempt"]) for row in rows) == {("error", 1): 4, ("completed", 2): 4}
