@@ -154,7 +154,10 @@ class SessionPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        return runloop.run_items(session, self.run)
+        done = runloop.run_items(session, self.run)
+        if done and self.run.display is not None:
+            self.run.display.close()  # pytest is about to write the last percentage
+        return done
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
@@ -192,7 +195,8 @@ class SessionPlugin:
             return status
         status = soft_status(report, soft=self.run.settings.soft) or status
         display = self.run.display
-        return (status[0], "", "") if display is not None and display.hides_letters else status
+        # without its letter; the word is not shown where letters are, and makes pytest count the test as done
+        return (status[0], "", status[2]) if display is not None and display.hides_letters else status
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> Generator[None, object, object]:

@@ -19,7 +19,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -339,6 +339,13 @@ class Controller:
 
     def _rollout_id(self, named: NamedRollout) -> str:
         return self.run.rollout_id(named.task_id, named.agent, named.sample)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        result = yield
+        if self.run.display is not None:
+            self.run.display.close()  # pytest is about to write the last percentage
+        return result
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:

@@ -1,0 +1,214 @@
+"""The live display: what a terminal shows at the end, what it showed meanwhile, and what a log says."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from fcntl import ioctl
+
+import pytest
+
+from pytest_core_rollouts import display
+from pytest_core_rollouts.report.progress import Progress
+from tests.fake_core import FakeCore, Script
+from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
+
+WIDTH = 90
+LIVE = re.compile(r"rollouts: \d+/\d+ done")
+
+
+class Screen:
+    """What a terminal of WIDTH columns makes of what is written to it: lines, and every state of the redrawn one."""
+
+    def __init__(self) -> None:
+        self.lines = [""]
+        self.live: list[str] = []
+        self._column = 0
+
+    def feed(self, text: str) -> None:
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)  # colors
+        for part in re.findall(r"[^\r\n]+|\r|\n", text):
+            if part == "\r":
+                self._column = 0
+            elif part == "\n":
+                self.lines.append("")
+            else:
+                line = self.lines[-1].ljust(self._column)
+                self.lines[-1] = line[: self._column] + part + line[self._column + len(part) :]
+                self._column += len(part)
+                if LIVE.search(self.lines[-1]):
+                    self.live.append(self.lines[-1].rstrip())
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.rstrip() for line in self.lines)
+
+
+def on_a_terminal(project: Project, *args: str, env: dict[str, str] | None = None) -> tuple[Screen, int]:
+    """pytest on a terminal; what the terminal shows, and the exit code."""
+    ours, theirs = pty.openpty()
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, WIDTH, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *args],
+        cwd=project.path,
+        env={**os.environ, "TERM": "xterm", **(env or {})},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    screen, deadline, data = Screen(), time.monotonic() + 60, b""
+    while time.monotonic() < deadline:
+        ready = select.select([ours], [], [], 1)[0]
+        try:
+            chunk = os.read(ours, 65536) if ready else b"" if process.poll() is None else None
+        except OSError:  # Linux says so when the other end is closed
+            chunk = None
+        if chunk is None:
+            break
+        data += chunk
+    os.close(ours)
+    code = process.wait(10)
+    screen.feed(data.decode("utf-8", "replace").replace("\r\n", "\n\r"))
+    return screen, code
+
+
+@pytest.fixture
+def paced(project: Project, core: FakeCore) -> Project:
+    """Twelve rollouts of about a second, four at a time; task b is wrong. Two unit tests."""
+    project.task("a", yaml="samples: 8")
+    project.task("b", yaml="samples: 4")
+    project.unit_tests()
+    core.script = lambda body: Script(
+        answer=WRONG if body["metadata"]["task"] == "b" else RIGHT, turn_seconds=0.9, usage={"total_tokens": 1500}
+    )
+    return project
+
+
+@pytest.mark.parametrize(
+    "args", [(), ("--color=no",), ("-q",), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "2")], ids=" ".join
+)
+def test_one_line_that_is_redrawn(paced: Project, args: tuple[str, ...]) -> None:
+    screen, code = on_a_terminal(paced, "tests", "tasks", *args)
+    assert code == 1, screen.text
+    assert len(screen.live) > 3, screen.text
+    assert not LIVE.search(screen.text)  # it is gone in the end
+    assert "4 failed, 10 passed" in screen.text
+    for line in screen.live:  # nothing else was ever on it
+        assert len(line) < WIDTH
+        assert re.fullmatch(
+            r"rollouts: \d+/12 done(, \d+ in flight)?(, mean reward [\d.]+)?(, [\d.]+k tokens)?(, about \d+ s left)?",
+            line,
+        ), line
+    assert "mean reward 1.000" in " ".join(screen.live)
+    told = re.findall(r"(\d+)/12 done.*?, ([\d.]+)k tokens", "\n".join(screen.live))
+    assert told
+    assert all(float(tokens) == 1.5 * int(done) for done, tokens in told)
+    assert "s left" in " ".join(screen.live)
+    assert ("in flight" in " ".join(screen.live)) == ("-n" not in args)
+    assert "instruction.md" not in screen.text.partition("= FAILURES")[0]
+    unit = re.search(r"^(tests/test_unit.py )?\.\.(\s+\[ *\d+%\])?$", screen.text, re.MULTILINE)
+    assert unit or "-n" in args, screen.text
+
+
+def test_verbose_keeps_a_line_for_each_test(paced: Project) -> None:
+    screen, code = on_a_terminal(paced, "tests", "tasks", "-v")
+    assert code == 1
+    assert len(screen.live) > 3, screen.text
+    assert not LIVE.search(screen.text)
+    verdicts = re.findall(r"^(\S+::\S+) (PASSED|FAILED) +\[ *\d+%\]$", screen.text, re.MULTILINE)
+    assert len(verdicts) == 14, screen.text
+    assert len(set(verdicts)) == 14
+
+
+def test_verbose_workers_too(paced: Project) -> None:
+    screen, _ = on_a_terminal(paced, "tasks", "-v", "-n", "2", "--rollout-concurrency", "2")
+    assert len(screen.live) > 3, screen.text
+    assert not LIVE.search(screen.text)
+    verdicts = re.findall(r"^\[gw\d\] \[ *\d+%\] (PASSED|FAILED) (\S+::\S+) *$", screen.text, re.MULTILINE)
+    assert len(verdicts) == 12, screen.text
+
+
+def test_an_error_is_counted(project: Project, core: FakeCore) -> None:
+    project.task("a", yaml="samples: 4")
+    core.script = lambda body: Script(turn_status="failed", turn_seconds=float(body["metadata"]["sample"]))
+    screen, _ = on_a_terminal(project, "tasks", "--rollout-retries", "0")
+    assert re.search(r"\d/4 done, \d in flight, 1 error, about", " ".join(screen.live)), screen.live
+
+
+def test_nothing_is_drawn_into_what_a_test_captures(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    condition = "import pytest\n\ndef pytest_collection_modifyitems(items):\n    for item in items: item.add_marker("
+    project.write("conftest.py", condition + "pytest.mark.skipif(False, reason='no'))\n")
+    core.script = lambda body: Script(answer=WRONG, turn_seconds=2)
+    screen, _ = on_a_terminal(project, "tasks")
+    assert screen.live
+    assert "Captured" not in screen.text
+    assert not LIVE.search(screen.text)
+
+
+@pytest.mark.parametrize(
+    ("args", "env"), [(("-qq",), {}), ((), {"TERM": "dumb"}), (("-p", "no:terminal"), {})], ids=["qq", "dumb", "none"]
+)
+def test_where_nothing_is_redrawn(paced: Project, args: tuple[str, ...], env: dict[str, str]) -> None:
+    screen, code = on_a_terminal(paced, "tasks", *args, env=env)
+    assert code == 1, screen.text
+    assert not screen.live
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log gets a line twice a second."""
+    monkeypatch.setattr(display, "LINE", 0.5)
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("args", [(), ("-v",), ("-q",), ("-n", "2"), ("-s",)], ids=" ".join)
+def test_a_log_gets_a_line_now_and_then(paced: Project, args: tuple[str, ...]) -> None:
+    result = paced.run("tasks", "tests", *args)
+    assert outcomes(result) == {"passed": 10, "failed": 4}
+    live = [line for line in result.outlines if "rollouts: " in line and " done" in line]
+    assert 2 <= len(live) <= 20, text_of(result)
+    assert all(re.match(r"rollouts: \d+/12 done", line) for line in live), live
+    assert not any("\r" in line for line in result.outlines)
+    if args == ("-v",):
+        verdicts = re.findall(r"^\S+::\S+ (?:PASSED|FAILED)", text_of(result), re.MULTILINE)
+        assert len(verdicts) == 14, text_of(result)
+
+
+@pytest.mark.usefixtures("often")
+def test_a_log_under_qq_gets_none(paced: Project) -> None:
+    assert not [line for line in paced.run("tasks", "-qq").outlines if LIVE.search(line)]
+
+
+def test_a_short_run_says_nothing_of_its_progress(project: Project) -> None:
+    project.task()
+    assert not [line for line in project.run("tasks").outlines if LIVE.search(line)]
+
+
+def test_counts() -> None:
+    progress = Progress(total=40, places=8)
+    assert progress.line(8) == "0/40 done, 8 in flight"
+    progress.note(1.0, 1_200_000, 10.0)
+    progress.note(0.5, None, 20.0)
+    progress.note(None, None, 0.0)
+    assert progress.line(8) == "3/40 done, 8 in flight, mean reward 0.750, 1 error, 1.2M tokens, about 62 s left"
+
+
+@pytest.mark.parametrize(
+    ("total", "places", "done", "seconds"),
+    [(10, 1, 5, 45.0), (10, 10, 1, 5.0), (10, 4, 6, 5.0), (10, 4, 2, 15.0), (10, 4, 10, None), (10, 4, 0, None)],
+)
+def test_time_left(total: int, places: int, done: int, seconds: float | None) -> None:
+    progress = Progress(total, places)
+    for _ in range(done):
+        progress.note(1.0, None, 10.0)
+    assert progress.seconds_left == seconds
