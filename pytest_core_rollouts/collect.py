@@ -128,9 +128,10 @@ class TaskCollector(pytest.File):
     def _register_tags(self, task: Task, place: Path) -> None:
         ours = self.config.stash.setdefault(tags_key, set())
         registered = {line.split(":")[0].split("(")[0].strip() for line in self.config.getini("markers")} - ours
+        where = f"{place}: {task.id}" if task.path is None else task.path / "task.yaml"
         for tag in task.tags:
             if tag in registered:
-                raise self.CollectError(f"{place}: {task.id}: tags: {tag!r} is a marker already; choose another name")
+                raise self.CollectError(f"{where}: tags: {tag!r} is a marker already; choose another name")
             if tag not in ours:
                 ours.add(tag)
                 self.config.addinivalue_line("markers", f"{tag}: tag of a task")

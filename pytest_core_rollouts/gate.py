@@ -333,6 +333,8 @@ def _judgment(
         told[agent.label] = _unless_unfinished(agent, gate.verdict(Evidence(agent, before, tasks)))
     if silent := judged.planned - sum(agent.planned for agent in judged.agents):
         told["others"] = Verdict(None, f"none of {silent} rollouts has run")
+    if not told and selected is not None and not any(selected.values()) and gate.expression in ("each", "none"):
+        told["all"] = Verdict(True, "every rollout was expected to fail")
     verdicts = [verdict.passed for verdict in told.values()]
     passed = False if False in verdicts else None if None in verdicts or not verdicts else True
     if len(told) == 1:
