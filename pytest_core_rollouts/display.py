@@ -29,6 +29,8 @@ class Display:
         self, config: pytest.Config, total: int, in_flight: Callable[[], int | None], *, places: int = 1
     ) -> None:
         self.progress = Progress(total, places)
+        self.trouble = ""
+        """What rollouts wait for, beside their agents."""
         self._in_flight = in_flight
         self._reporter: pytest.TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
         if config.get_verbosity() < -1:
@@ -52,7 +54,8 @@ class Display:
         with self._lock:
             if self._reporter is None:
                 return
-            line = f"rollouts: {self.progress.line(self._in_flight())}"
+            trouble = f"{self.trouble}; " if self.trouble else ""
+            line = f"rollouts: {trouble}{self.progress.line(self._in_flight())}"
             if self._terminal is None:
                 self._next = now + LINE
                 self._say(self._reporter, line)

@@ -318,6 +318,7 @@ class Run(ResultSource):
 
     def _tick(self) -> None:
         if self.display is not None:
+            self.display.trouble = str(self.pressure)
             self.display.tick()
         self._heed(self.books.broken)
 

@@ -1,0 +1,83 @@
+"""What agents and servers write never acts on a terminal, a log, a JUnit file or a Markdown report."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+import pytest
+
+from tests.fake_core import FakeCore, Fault, Request, Script
+from tests.integration.conftest import Project, text_of
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m\x00\r\u2028\u202e\ud835<script>alert(1)</script>|`[x](http://x)\x7f"
+SCRIPTS: dict[str, Script] = {
+    "value": Script(answer=json.dumps({"x": HOSTILE}).encode()),
+    "key": Script(answer=json.dumps({HOSTILE: 1}).encode()),
+    "text": Script(answer=HOSTILE.encode("utf-8", "surrogatepass")),
+    "path": Script(artifacts={f"/workspace/outputs/{HOSTILE}": b"x"}),
+    "turn": Script(turn_status="failed", error={"code": HOSTILE, "message": HOSTILE}),
+    "own": Script(turn_status="failed", error={"code": "cyber_policy", "message": HOSTILE}),
+    "session": Script(session_failure=HOSTILE),
+    "refused": Script(),
+}
+
+
+def refusing(request: Request) -> Fault | None:
+    if request.route == "create" and b'"task":"refused"' in request.body:
+        error = {"type": "x", "message": HOSTILE, "code": HOSTILE, "param": HOSTILE}
+        return Fault(400, json.dumps({"error": error}).encode())
+    return None
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_nothing_that_is_written_acts(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+    for name in SCRIPTS:
+        project.task(name)
+    items: list[dict[str, Any]] = [{"type": HOSTILE, "text": HOSTILE}, {"type": "message", "text": "x" * 2_000_000}]
+    usage = {"total_tokens": 3, HOSTILE: HOSTILE}
+
+    def script(body: dict[str, Any]) -> Script:
+        chosen = SCRIPTS[body["metadata"]["task"]]
+        return Script(**{**vars(chosen), "items": items, "usage": usage})
+
+    core.script, core.fault = script, refusing
+    report = ("--rollout-report", "report.md", "--junitxml", "junit.xml")
+    result = project.run_apart("tasks", "-vv", "-rA", "--rollout-retries", "1", "-l", *report, *workers)
+    assert result.ret == 1, text_of(result)
+    assert "INTERNALERROR" not in text_of(result)
+    assert len(project.records) == len(SCRIPTS)
+
+    for line in [*result.outlines, *result.errlines]:
+        assert line.isprintable(), repr(line)
+    junit = (project.path / "junit.xml").read_text("utf-8")
+    ElementTree.fromstring(junit)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u202e]", junit)
+    markdown = (project.path / "report.md").read_text("utf-8")
+    assert "<script" not in markdown
+    assert "\x1b" not in markdown
+    lines = project.results[0].read_bytes().split(b"\n")
+    assert len(lines) == len(SCRIPTS) + 1
+    assert all(line.isascii() for line in lines)
+
+
+def test_what_is_waited_for_is_said(project: Project, core: FakeCore) -> None:
+    """On no terminal there is a line now and then, and the row keeps what it was."""
+    project.task("a")
+    project.write("conftest.py", "from pytest_core_rollouts import display\ndisplay.LINE = 0.5\n")
+    core.fault = lambda request: (
+        Fault(503, b'{"error": {"type": "x", "message": "no \\u001b[2Jroom", "code": "execution_unavailable"}}')
+        if request.route == "create" and request.nth <= 5
+        else None
+    )
+    result = project.run_apart("tasks")
+    assert result.ret == 0, text_of(result)
+    said = [line for line in result.outlines if "waiting for the Core" in line]
+    assert said, text_of(result)
+    assert "HTTP 503 execution_unavailable" in said[-1]
+    assert all(line.isprintable() for line in said)
+    [row] = project.records
+    assert re.match(r"waited \d+ s for the Core, beside its limit \(HTTP 503", row["notes"][0])
+    assert row["duration_s"] < 3
