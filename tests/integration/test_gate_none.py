@@ -18,7 +18,7 @@ def test_rewards_decide_nothing(project: Project, core: FakeCore, workers: tuple
     result = project.run("tasks", "tests", "--samples", "3", "--rollout-gate", "none", *workers)
     assert outcomes(result) == {"solved": 1, "unsolved": 2, "passed": 2}, text_of(result)
     assert result.ret == 0
-    assert "gate: 3 of 3 rollouts graded" in text_of(result)
+    assert "gate none: passed: 3 of 3 rollouts graded" in text_of(result)
     assert [record["reward"] for record in sorted(project.records, key=lambda row: str(row["sample"]))] == [
         1.0,
         0.0,
