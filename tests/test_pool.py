@@ -321,3 +321,24 @@ def test_an_engine_without_work_has_no_thread() -> None:
         pool.stop("nothing to do")
         with pytest.raises(PoolStopped):
             pool.next_done(TIMEOUT)
+
+
+def test_nothing_starts_while_it_is_not_admitted_and_what_runs_makes_way_for_it() -> None:
+    seen: list[int] = []
+
+    def admits(in_flight: int) -> bool:
+        seen.append(in_flight)
+        return in_flight < limit
+
+    limit = 2
+    pool: Plain = Pool(Connection, run_job, concurrency=8, admits=admits)
+    try:
+        pool.submit(jobs(6, 0.1))
+        assert len(taken(pool, 3)) == 3
+        assert pool.in_flight <= 2
+        limit = 0  # still one at a time, or nothing would ever end it
+        assert len(taken(pool, 3)) == 3
+    finally:
+        pool.stop("the test is over")
+    assert max(seen) == 2
+    assert len(Connection.made) == 2
