@@ -170,6 +170,8 @@ class RolloutItem(pytest.Item):
         )
         for tag in task.tags:
             self.add_marker(tag)
+        if self.config.pluginmanager.hasplugin("timeout"):  # pytest-timeout: a rollout has a limit of its own
+            self.add_marker(pytest.mark.timeout(0))
         if (reason := self._skip_reason()) is not None:
             self.add_marker(pytest.mark.skip(reason=reason))
         if (xfail := task.xfail) is not None and xfail.applies_to(agent.harness, agent.model, agent.name):

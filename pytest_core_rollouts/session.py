@@ -219,6 +219,8 @@ class SessionPlugin:
         rollout_id = self.run.rollout_id(named.task_id, named.agent, named.sample)
         if report.when == "setup" and report.skipped:
             self.run.selected.pop(rollout_id, None)
+        if str(report.outcome) == "rerun":
+            return  # by pytest-rerunfailures, or after a crash: another report follows
         if report.when == "call" or report.failed:
             self.run.reported.add(rollout_id)
             told: dict[str, Any] = dict(report.user_properties)
@@ -252,11 +254,15 @@ class SessionPlugin:
         """Whether a gate is to be asked although no rollout was to run: then it does not pass."""
         return bool(self.run.settings.soft and self.run.chosen and status == pytest.ExitCode.OK)
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self.ending is not None:
-            self.ending.write(terminalreporter, self.warnings)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, object, object]:
+        """Ours comes last, behind pytest's own list of what failed, which would scroll the table away."""
+        result = yield
         for line in outcome_lines(terminalreporter):
             terminalreporter.write_line(line)
+        if self.ending is not None:
+            self.ending.write(terminalreporter, self.warnings)
+        return result
 
     def pytest_unconfigure(self) -> None:
         self.run.close()

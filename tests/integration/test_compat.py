@@ -1,0 +1,171 @@
+"""Beside other plugins: one run with each, all of them installed. Needs a package index once; then a cache is used."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.fake_core import FakeCore, Script
+from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
+from tests.integration.running import rows
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).parents[2]
+PLUGINS = (
+    "pytest-timeout",
+    "pytest-rerunfailures",
+    "pytest-randomly",
+    "pytest-repeat",
+    "pytest-html",
+    "pytest-cov",
+    "pytest-asyncio",
+    "anyio",
+    "pytest-sugar",
+)
+NEEDED = ("pytest>=8.3", "pytest-xdist>=3.6", "httpx>=0.27", "pyyaml>=6.0", *PLUGINS)
+QUIET = ("no:sugar", "no:randomly", "no:cacheprovider")
+"""Plugins that change every run's output or order, unless a test is about them."""
+
+
+@pytest.fixture(scope="session")
+def python() -> Path:
+    """A Python with all the plugins, kept between runs in the user's cache."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    digest = hashlib.sha256("\n".join(NEEDED).encode()).hexdigest()[:8]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "pytest-core-rollouts" / f"compat-{version}-{digest}"
+    found = folder / "bin" / "python"
+    done = folder / "complete"
+    if not done.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, timeout=120)
+        install = [str(found), "-m", "pip", "install", "--quiet", *NEEDED]
+        if subprocess.run(install, timeout=600, check=False).returncode:
+            pytest.skip(f"the plugins can't be installed: {' '.join(install)}")
+        done.touch()
+    return found
+
+
+class Beside:
+    """Tasks `right` (2 s), `wrong`, `mended` (a fault, then right) and two unit tests, with every plugin there is."""
+
+    def __init__(self, project: Project, core: FakeCore, python: Path) -> None:
+        self.project = project
+        self.core = core
+        self.python = python
+        for name in ("right", "wrong", "mended"):
+            project.task(name)
+        project.unit_tests()
+        self.started: Counter[str] = Counter()
+        core.script = self._script
+
+    def _script(self, body: dict[str, dict[str, str]]) -> Script:
+        task = body["metadata"]["task"]
+        self.started[task] += 1
+        if task == "mended" and self.started[task] == 1:
+            return Script(turn_status="failed")
+        return Script(answer=WRONG if task == "wrong" else RIGHT, turn_seconds=2.0 if task == "right" else 0.1)
+
+    def run(self, *args: str, without: tuple[str, ...] = QUIET) -> pytest.RunResult:
+        disabled = [word for name in without for word in ("-p", name)]
+        command = [str(self.python), "-m", "pytest", "-p", "pytest_core_rollouts.plugin", *disabled]
+        done = subprocess.run(
+            [*command, "tests", "tasks", *args],
+            cwd=self.project.path,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTEST_ADDOPTS": ""},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert "INTERNALERROR" not in done.stdout + done.stderr, done.stdout + done.stderr
+        return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), 0.0)
+
+
+@pytest.fixture
+def beside(project: Project, core: FakeCore, python: Path) -> Beside:
+    return Beside(project, core, python)
+
+
+WAYS = [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "3")]
+BASE = {"passed": 4, "failed": 1}
+"""Where the fault is mended by a second attempt of our own."""
+
+
+@pytest.mark.parametrize("way", WAYS, ids=len)
+@pytest.mark.parametrize("limit", ["--timeout=1", "-otimeout=1"])
+def test_a_limit_for_tests_is_none_for_rollouts_that_wait(beside: Beside, limit: str, way: tuple[str, ...]) -> None:
+    result = beside.run(limit, *way)
+    assert outcomes(result) == BASE, text_of(result)
+    assert "Timeout" not in text_of(result)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=len)
+def test_faults_alone_run_again(beside: Beside, way: tuple[str, ...]) -> None:
+    result = beside.run("--reruns", "2", "--rollout-retries", "0", *way)
+    assert {key: count for key, count in outcomes(result).items() if key != "rerun"} == BASE, text_of(result)
+    assert beside.started == {"right": 1, "wrong": 1, "mended": 2}
+    written = Counter((row["task"], row["status"], row["attempt"]) for row in beside.project.records)
+    assert written == {
+        ("right", "completed", 1): 1,
+        ("wrong", "completed", 1): 1,
+        ("mended", "failed", 1): 1,
+        ("mended", "completed", 2): 1,
+    }
+    assert "3 rollouts: 3 tasks, 1 sample each" in text_of(result)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=len)
+def test_in_random_order(beside: Beside, way: tuple[str, ...]) -> None:
+    result = beside.run(*way, without=("no:sugar", "no:cacheprovider"))
+    assert outcomes(result) == BASE, text_of(result)
+    assert len(rows(beside.project)) == 3
+
+
+@pytest.mark.parametrize("way", WAYS, ids=len)
+def test_repeating_tests_repeats_no_rollout(beside: Beside, way: tuple[str, ...]) -> None:
+    result = beside.run("--count", "3", *way)
+    assert outcomes(result) == {"passed": 2 * 3 + 2, "failed": 1}, text_of(result)
+    assert len(rows(beside.project)) == 3
+
+
+@pytest.mark.parametrize("way", WAYS, ids=len)
+def test_html_and_coverage(beside: Beside, way: tuple[str, ...]) -> None:
+    result = beside.run("--html=report.html", "--self-contained-html", "--cov=tests", *way)
+    assert outcomes(result) == BASE, text_of(result)
+    page = (beside.project.path / "report.html").read_text()
+    assert all(f"tasks/{task}/instruction.md" in page for task in ("right", "wrong", "mended"))
+    assert "TOTAL" in text_of(result)
+
+
+def test_asyncio_and_anyio(beside: Beside) -> None:
+    marks = "import asyncio\nimport pytest\n\n"
+    one = "@pytest.mark.asyncio\nasync def test_asyncio():\n    await asyncio.sleep(0.01)\n\n"
+    other = "@pytest.mark.anyio\nasync def test_anyio():\n    await asyncio.sleep(0.01)\n"
+    fixture = "@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n\n"
+    beside.project.write("tests/test_async.py", marks + fixture + one + other)
+    result = beside.run("-o", "asyncio_mode=auto")
+    assert outcomes(result) == {**BASE, "passed": 6}, text_of(result)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=len)
+def test_sugar(beside: Beside, way: tuple[str, ...]) -> None:
+    result = beside.run("--force-sugar", *way, without=("no:randomly", "no:cacheprovider"))
+    assert result.ret == 1
+    text = text_of(result)
+    assert "4 passed" in text
+    assert "1 failed" in text
+    assert len(rows(beside.project)) == 3
+
+
+def test_all_of_them_at_once(beside: Beside) -> None:
+    args = ("--timeout=1", "--reruns=1", "--html=r.html", "--cov=tests", "-n", "2", "--rollout-concurrency", "3")
+    result = beside.run(*args, without=("no:sugar",))
+    assert {key: count for key, count in outcomes(result).items() if key != "rerun"} == BASE, text_of(result)
+    assert beside.started == {"right": 1, "wrong": 1, "mended": 2}
