@@ -235,8 +235,8 @@ class Engine:
             return
         try:
             outcome = await self._runner.run(client, job.rollout, job.run.stop)
-        except Exception as error:  # its record could not be kept, so its Session, which still has the answer, stays
-            job.run.warnings.append(f"the Session of {job.rollout_id} is left behind: {error}")
+        except Exception as error:  # its record could not be kept, so its Session, if it has an answer, stays
+            job.run.warnings.append(f"the Session of {job.rollout_id} may be left behind: {error}")
             self._break(str(error) or repr(error))
             raise
         job.run.warnings += outcome.warnings
