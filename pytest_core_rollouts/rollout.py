@@ -272,6 +272,7 @@ class _Attempt:
             grace=limits.create_stopped,
             outage=limits.outage,
             unanswered=limits.unanswered,
+            halted=self.runner.halted,
         )
         session, waited = await creation.session(body, rollout.idempotency_key(progress.attempt))
         progress.start += waited

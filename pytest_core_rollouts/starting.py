@@ -46,7 +46,8 @@ class Creation:
     """Creates one attempt's Session.
 
     Each round of tries may take `seconds`, and ends with `grace` once a stop is asked for. A Core that makes no
-    Session for anybody is awaited for `outage` seconds in all; whether it answers at all is asked for `unanswered`.
+    Session for anybody is awaited for `outage` seconds in all, or until `halted` gives a reason why nothing may start
+    any more; whether it answers at all is asked for `unanswered`.
     """
 
     client: Client
@@ -56,6 +57,7 @@ class Creation:
     grace: float
     outage: float
     unanswered: float
+    halted: Callable[[], str | None]
 
     async def session(self, body: Mapping[str, Any], key: str) -> tuple[Session, float]:
         """The Session, and the seconds for which the Core kept us waiting. Raises AgentsAPIError, Fault, Stopped."""
@@ -70,6 +72,8 @@ class Creation:
             except AgentsAPIError as error:
                 if others or not (error.meaning.retry == "while patient" or isinstance(error, DeadlinePassed)):
                     raise
+                if (reason := self.halted()) is not None:
+                    raise Fault(f"no Session was made: {error}; {reason}", OURS["no further attempt"]) from None
                 if time.monotonic() - began > self.outage:
                     text = f"the Core made no Session for {self.outage:.0f} s: {error}"
                     raise Fault(text, OURS["no Session for an hour"]) from None

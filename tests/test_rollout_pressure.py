@@ -225,6 +225,18 @@ def test_an_outage_without_an_end_stops_the_run() -> None:
         assert {record.reward for record in keeper.records} == {None}
 
 
+def test_a_run_that_may_spend_no_more_waits_for_no_core() -> None:
+    with FakeCore() as core:
+        core.fault = lambda request: Fault(status=503)
+        limits = Limits(outage=60.0)
+        ran = run(core, retry=IMPATIENT, limits=limits, halted=lambda: "--rollout-max-time is reached")
+        assert ran.verdict == ("error", None)
+        assert ran.record.error is not None
+        assert ran.record.error.startswith("no Session was made: POST /agents/sessions: HTTP 503")
+        assert ran.record.error.endswith("; --rollout-max-time is reached")
+        assert ran.outcome.fatal is None
+
+
 def test_a_stop_is_heeded_in_an_outage() -> None:
     with FakeCore() as core:
         core.fault = lambda request: Fault(status=503)
