@@ -61,7 +61,10 @@ def _line(item: Any, masks: Masker) -> bytes:
 
 
 def read_items(out: Path, kept: Mapping[str, Any]) -> list[Any] | None:
-    """The Items that a row of `out` names; None where the file is gone. RecordsError: it can't be read, or was changed."""
+    """The Items that a row of `out` names; None where the file is gone.
+
+    Raises RecordsError where it can't be read, or was changed.
+    """
     place = Path(str(kept.get("file")))
     if place.is_absolute() or ".." in place.parts:
         raise RecordsError(f"{out}: a row names {str(place)!r}, outside of its folder")

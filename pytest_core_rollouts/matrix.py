@@ -109,13 +109,15 @@ class Agent:
             raise MatrixError(f"{where}: uses no model, so it takes no model base URL")
         if self.protocol is None:
             if len(spoken) > 1:
-                raise MatrixError(f"{where}: speaks several protocols; choose one with --model-protocol: {', '.join(spoken)}")
+                choice = ", ".join(spoken)
+                raise MatrixError(f"{where}: speaks several protocols; choose one with --model-protocol: {choice}")
         elif self.protocol not in PROTOCOLS:
             raise MatrixError(f"{where}: unknown model protocol {self.protocol!r}; known are {', '.join(PROTOCOLS)}")
         elif self.protocol not in spoken:
             raise MatrixError(f"{where}: speaks {', '.join(spoken)}, not {self.protocol}")
         if self.harness == "mcode" and not (self.context_window and self.max_output_tokens):
-            raise MatrixError(f"{where}: needs --rollout-context-window and --rollout-max-output-tokens beside a model base URL")
+            needed = "--rollout-context-window and --rollout-max-output-tokens"
+            raise MatrixError(f"{where}: needs {needed} beside a model base URL")
 
     @property
     def effective_protocol(self) -> str | None:
