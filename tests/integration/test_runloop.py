@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 
 import pytest
 
@@ -269,6 +270,19 @@ def test_deselected_rollouts_are_not_started(paced: Project, core: FakeCore) -> 
     assert outcomes(result) == {"passed": 2, "deselected": 1}
     assert {session.metadata["task"] for session in core.sessions.values()} == {"b", "c"}
     assert len(node_ids(paced.run("tasks", "--collect-only", "-q"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("stream", "most"), [("live", 8), pytest.param("silent", 8 + 2, marks=pytest.mark.slow)], ids=["live", "silent"]
+)
+def test_few_requests_each(project: Project, core: FakeCore, stream: str, most: int) -> None:
+    project.task("a")
+    core.script = lambda body: Script(answer=RIGHT, turn_seconds=3.0 if stream == "live" else 20.0, stream=stream)
+    assert outcomes(project.run("tasks", "--samples", "4")) == {"passed": 4}
+    each = Counter(request.path.split("/")[4] for request in core.requests if request.path.count("/") > 3)
+    assert sorted(each) == sorted(core.sessions)
+    assert max(each.values()) + 1 <= most  # and its creation
+    assert core.counts["sessions"] == 2  # whether the Core is there, and what is left on it
 
 
 def test_many(project: Project, core: FakeCore) -> None:
