@@ -96,7 +96,7 @@ class Ending:
     def _hint(self) -> str | None:
         if self.run.settings.soft or self.summary.samples[1] < 2 or self.summary.solved == self.summary.graded:
             return None
-        return "every rollout had to solve its task; to let the run decide as a whole, see --rollout-gate"
+        return "every rollout had to solve its task; --rollout-gate can judge the run as a whole"
 
     @property
     def _collects(self) -> bool:

@@ -72,3 +72,14 @@ def test_junit_has_the_properties_of_each_rollout(project: Project, core: FakeCo
     assert found["0"] == {"status": "completed", "reward": "1.0", "solved": "True", "tokens": "120"}
     assert found["1"]["reward"] == "0.0"
     assert (found["2"]["status"], found["2"]["reward"]) == ("failed", "None")
+
+
+def test_nothing_follows_the_table_and_the_paths(project: Project, core: FakeCore) -> None:
+    core.script = lambda body: Script(answer=WRONG)
+    project.task()
+    lines = project.run("tasks", "--samples", "2", "-rA", "--rollout-report", "report.md").outlines
+    table = next(at for at, line in enumerate(lines) if " rollouts =" in line)
+    assert sum("short test summary info" in line for line in lines[:table]) == 1
+    assert not any("FAILED" in line for line in lines[table:])
+    assert lines[-3] == "report.md"
+    assert lines[-2].startswith("runs/")

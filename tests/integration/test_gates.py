@@ -72,7 +72,7 @@ def test_without_a_gate_every_rollout_asserts_and_the_hint_names_the_option(proj
     result = project.run("tasks", "--samples", "2")
     assert result.ret == 1
     assert outcomes(result) == {"failed": 1, "passed": 1}
-    assert "see --rollout-gate" in text_of(result)
+    assert "; --rollout-gate can judge the run as a whole" in text_of(result)
     assert gate_lines(result) == []
 
 
