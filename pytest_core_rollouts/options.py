@@ -75,11 +75,11 @@ OPTIONS: Final = (
         "`embedded` for one of our own on this machine.",
         bare="--core",
     ),
-    _list("task", "ID", "Run only the task with exactly this id."),
+    _list("task", "ID", "Run only the task with exactly this id: its folder's path below the tasks folder."),
     _value("timeout", "S", "Seconds a rollout may take, sandbox preparation included. Default: 900."),
     _value("concurrency", "N", "Rollouts in flight per process. Default: 4; with -n: 1 in each worker."),
     _value("out", "PATH", "JSONL file that gets a line per finished rollout. Default: runs/<run_id>.jsonl."),
-    _value("report", "PATH", "Write the table as Markdown to this file too."),
+    _value("report", "PATH", "Write the report as Markdown to this file too."),
     _value("html", "PATH", "Write the HTML report, with every trajectory, to this file. Needs the extra `report`."),
     _value("html-items", "N", "Keep N Items of each trajectory in the HTML report, from both ends. Default: all."),
     _list(
@@ -108,13 +108,18 @@ OPTIONS: Final = (
         "N",
         "Further attempts for a rollout that an infrastructure error spoiled, never for a wrong answer. Default: 1.",
     ),
-    _list("label", "KEY=VALUE", "Label kept in every record and in the Session's metadata."),
+    _list("label", "KEY=VALUE", "Label kept in every row of the JSONL and in the Session's metadata."),
     _value(
         "items",
         "WHERE",
         "Where trajectories go: inline (into the JSONL's rows; default), files (beside it) or none.",
     ),
-    Option("hide-expected", None, "Leave expected values out of failure texts and records (public CI logs).", "flag"),
+    Option(
+        "hide-expected",
+        None,
+        "Leave expected values out of failure texts and of the JSONL (for public CI logs).",
+        "flag",
+    ),
     _value(
         "model-base-url",
         "URL",
@@ -131,7 +136,7 @@ OPTIONS: Final = (
     _value(
         "model-params",
         "JSON",
-        "Merged into each request to the model, on the embedded Core; {sample} in a text is filled in: "
+        "JSON object merged into each request to the model, on the embedded Core; {sample} in a text is filled in: "
         '\'{"temperature": 1, "seed": "{sample}"}\'.',
     ),
     _value("capture", "DIR", "Keep each rollout's model requests and replies, a JSONL each, on the embedded Core."),
@@ -151,8 +156,17 @@ def add_options(parser: pytest.Parser) -> None:
     for option in OPTIONS:
         group.addoption(option.flag, **option.argparse())
         parser.addini(option.dest, option.help, type=_INI_TYPES[option.kind], default=None)
-    parser.addini("rollout_tasks", "Folders that hold tasks. Default: tasks.", type="paths", default=None)
-    parser.addini("rollout_run", "Run tasks wherever they are collected, without being asked to.", type="bool")
+    parser.addini(
+        "rollout_tasks",
+        "Folders that hold tasks, relative to the ini file. Default: tasks.",
+        type="paths",
+        default=None,
+    )
+    parser.addini(
+        "rollout_run",
+        "Run tasks wherever they are collected, without being asked to by an option or a path.",
+        type="bool",
+    )
 
 
 def add_bare_options(parser: pytest.Parser, args: Sequence[str]) -> None:

@@ -36,7 +36,11 @@ def pytest_load_initial_conftests(
 def pytest_configure(config: pytest.Config) -> None:
     from pytest_core_rollouts import session, settings
 
-    config.addinivalue_line("markers", "rollout(task, harness, model, agent, sample): one rollout of a task")
+    config.addinivalue_line(
+        "markers",
+        "rollout(task, harness, model, agent, sample): one rollout of a task, set by the plugin; "
+        "choose with -m 'rollout(sample=0)'",
+    )
     config.stash[settings.settings_key] = asked = settings.read_settings(config)
     if asked.asked:
         session.begin(config, asked)

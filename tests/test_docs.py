@@ -21,6 +21,7 @@ from types import ModuleType
 import pytest
 import yaml
 
+from pytest_core_rollouts.cli import VERBS, main
 from pytest_core_rollouts.options import OPTIONS
 from pytest_core_rollouts.records import RolloutRecord
 from pytest_core_rollouts.strict_yaml import load_yaml
@@ -301,3 +302,19 @@ def test_every_field_of_a_row_is_told_in_order() -> None:
     table = text.partition("| field | meaning |")[2].partition("\n\n")[0]
     told = [field for row in table.splitlines()[2:] for field in re.findall(r"`(\w+)`", row.split("|")[1])]
     assert told == [field.name for field in dataclasses.fields(RolloutRecord)]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_says_what_it_is_for(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: python -m pytest_core_rollouts {verb} ")
+    assert "positional arguments:" in text
+    assert all(line.strip() == "" or len(line) <= 100 for line in text.splitlines())
+
+
+def test_every_verb_is_in_some_page() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert [verb for verb in VERBS if f"python -m pytest_core_rollouts {verb}" not in text] == []
+    named = set(re.findall(r"python -m pytest_core_rollouts ([a-z-]+)", text))
+    assert named == set(VERBS)

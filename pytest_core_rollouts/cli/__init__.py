@@ -1,4 +1,4 @@
-"""`python -m pytest_core_rollouts VERB ...`: what is done with results outside a run.
+"""`python -m pytest_core_rollouts VERB ...`: what is done beside a run.
 
 A verb is a module with `HELP` (one line), `add_arguments(parser)` and `run(arguments) -> int` (the exit code), and a
 line in `VERBS`.
@@ -32,7 +32,11 @@ class CommandError(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; its exit code. What cannot be done is one line on stderr and exit code 4."""
-    parser = argparse.ArgumentParser(prog="python -m pytest_core_rollouts", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m pytest_core_rollouts",
+        description="What is done beside a run: with its results, with what it left, with tasks.",
+        epilog="Each verb has a --help of its own. Rollouts are run by pytest: see `pytest --help`, agent rollouts.",
+    )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, module in VERBS.items():
         verb = import_module(module)

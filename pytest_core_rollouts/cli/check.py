@@ -17,7 +17,10 @@ from pytest_core_rollouts.tasks import Task
 if TYPE_CHECKING:
     from pytest_core_rollouts.check_collect import Collected
 
-HELP = "Check tasks for soundness, without an agent: 0 when there is nothing to mend, 1 when there is, 2 on an error."
+HELP = (
+    "Check tasks for soundness, without an agent. Exit code: 0 when there is nothing to mend, 1 when there is, "
+    "2 when nothing could be checked."
+)
 
 UNUSABLE: Final = 2
 """The exit code where nothing could be checked; a linter's."""
@@ -25,7 +28,9 @@ UNUSABLE: Final = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tasks", metavar="TASK", nargs="*", help="id of a task, or a path; default: all tasks")
-    parser.add_argument("--format", choices=("text", "github"), default="text", help="github: annotations")
+    parser.add_argument(
+        "--format", choices=("text", "github"), default="text", help="github: annotations for a workflow"
+    )
     parser.add_argument(
         "--core",
         choices=("embedded", "none"),
