@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts import hookspecs, options
+from pytest_core_rollouts import hookspecs
+from pytest_core_rollouts.options import declared as options
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -24,7 +25,8 @@ def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
     options.mend_conftest_paths(early_config, parser, args)
-    from pytest_core_rollouts import collect, settings
+    from pytest_core_rollouts.collecting import collect
+    from pytest_core_rollouts.options import settings
 
     collect.refuse_inside_task(early_config, settings.roots_of(early_config))
     result = yield
@@ -34,7 +36,8 @@ def pytest_load_initial_conftests(
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    from pytest_core_rollouts import session, settings
+    from pytest_core_rollouts.options import settings
+    from pytest_core_rollouts.running import session
 
     config.addinivalue_line(
         "markers",
@@ -48,26 +51,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    from pytest_core_rollouts import settings
+    from pytest_core_rollouts.options import settings
 
     node.workerinput[settings.ASKED] = node.config.stash[settings.settings_key].asked
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    from pytest_core_rollouts import session
+    from pytest_core_rollouts.running import session
 
     return session.header(config)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    from pytest_core_rollouts import collect
+    from pytest_core_rollouts.collecting import collect
 
     return collect.ignore(collection_path, config)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    from pytest_core_rollouts import collect
+    from pytest_core_rollouts.collecting import collect
 
     return collect.directory(path, parent)
 
@@ -75,20 +78,20 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Col
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     if file_path.suffix != ".py":
         return None
-    from pytest_core_rollouts import generated
+    from pytest_core_rollouts.collecting import generated
 
     return generated.collect_file(file_path, parent)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    from pytest_core_rollouts import generated
+    from pytest_core_rollouts.collecting import generated
 
     return generated.keep_from_import(module_path, parent)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    from pytest_core_rollouts import collect
+    from pytest_core_rollouts.collecting import collect
 
     collect.narrow_xfails(item)  # after every conftest's hook, and before pytest looks at them

@@ -18,7 +18,7 @@ from pytest_core_rollouts.grading import Answer, Grade, grade_answer
 from pytest_core_rollouts.matrix import Agent, Rollout
 from pytest_core_rollouts.records import RolloutRecord
 from pytest_core_rollouts.rollout import Limits, Outcome, RolloutRunner
-from pytest_core_rollouts.stopping import Stop
+from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.tasks import Network, Task
 from tests.agents_api.support import QUICK
 from tests.fake_core import FakeCore, FakeSession, Fault, Request, Script

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.agent_file import AgentError, load_agent
 from pytest_core_rollouts.matrix import Agent
+from pytest_core_rollouts.options.agent_file import AgentError, load_agent
 
 
 def agent_from(tmp_path: Path, content: str) -> Agent:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.checking import Finding, Soundness, silenced, within
-from pytest_core_rollouts.findings import FINDINGS, WARNINGS
 from pytest_core_rollouts.grading import Grade
 from pytest_core_rollouts.tasks import Task, load_task
+from pytest_core_rollouts.tasks.findings import FINDINGS, WARNINGS
 
 INSTRUCTION = """\
 Add up `/workspace/sales.csv`.

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.baseline import comparisons, load_baseline, newest_versions
-from pytest_core_rollouts.comparison import Comparison, Power, compare, counterpart, power
 from pytest_core_rollouts.records import RecordsError, RolloutRecord, append
+from pytest_core_rollouts.report.baseline import comparisons, load_baseline, newest_versions
 from pytest_core_rollouts.report.changes import changes
+from pytest_core_rollouts.report.comparison import Comparison, Power, compare, counterpart, power
 from pytest_core_rollouts.report.summary import AgentScore, summarize
-from pytest_core_rollouts.significance import LeastDrop
+from pytest_core_rollouts.statistics.significance import LeastDrop
 from tests.report.rows import run
 
 YES, NO = (1.0,) * 4, (0.0,) * 4

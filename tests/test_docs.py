@@ -25,7 +25,7 @@ from pytest_core_rollouts.cli import VERBS, main
 from pytest_core_rollouts.options import OPTIONS
 from pytest_core_rollouts.records import RolloutRecord
 from pytest_core_rollouts.strict_yaml import load_yaml
-from pytest_core_rollouts.task_yaml import RULES
+from pytest_core_rollouts.tasks.task_yaml import RULES
 from tests.fake_core import FakeCore, Script
 
 ROOT = Path(__file__).parents[1]

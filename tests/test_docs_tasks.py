@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.findings import FINDINGS
-from pytest_core_rollouts.own_graders import ARGUMENTS
 from pytest_core_rollouts.strict_yaml import load_yaml
-from pytest_core_rollouts.task_yaml import RULES
+from pytest_core_rollouts.tasks.findings import FINDINGS
+from pytest_core_rollouts.tasks.own_graders import ARGUMENTS
+from pytest_core_rollouts.tasks.task_yaml import RULES
 
 DOC = Path(__file__).parents[1] / "docs" / "tasks.md"
 TEXT = DOC.read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.explain import VALUE_SHORT, explain_fault, explain_wrong, printable
+from pytest_core_rollouts.collecting.explain import VALUE_SHORT, explain_fault, explain_wrong, printable
 from pytest_core_rollouts.grading import MISSING, NOTHING
 from pytest_core_rollouts.records import RolloutRecord
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.baseline import Baseline
-from pytest_core_rollouts.gate import AllowedErrors, GateError, Judgment, judge, parse_gate
+from pytest_core_rollouts.gates.gate import AllowedErrors, GateError, Judgment, judge, parse_gate
 from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.report.baseline import Baseline
 from pytest_core_rollouts.report.summary import Summary, summarize
 from tests.report.rows import run
 

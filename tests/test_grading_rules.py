@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_core_rollouts.comparing import UNORDERED_LIMIT, KeyRule
 from pytest_core_rollouts.grading import Grade, Reason, Tolerance, grade_answer, read_answer
-from pytest_core_rollouts.grading_rules import BadRule, Every, parse_path, rules_by_path
+from pytest_core_rollouts.grading.comparing import UNORDERED_LIMIT, KeyRule
+from pytest_core_rollouts.grading.rules import BadRule, Every, parse_path, rules_by_path
 from pytest_core_rollouts.tasks import Task, TaskError, load_task
 
 WITHIN_1 = KeyRule(Tolerance(absolute=1))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.agents_api import Client
-from pytest_core_rollouts.leftovers import Sweep, sweep
+from pytest_core_rollouts.rollout.leftovers import Sweep, sweep
 from tests.agents_api.support import BODY, QUICK, quick
 from tests.fake_core import FakeCore, Fault, Request, Script
 from tests.rollout_support import RUN_ID, on, refused

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from pytest_core_rollouts.masking import MASK, Masker
+from pytest_core_rollouts.records.masking import MASK, Masker
 
 SECRET = 'sk-live/4f+"Zq9\\é!'
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.grading import Answer, Grade
-from pytest_core_rollouts.kept_files import keep_files, read_kept_files
-from pytest_core_rollouts.masking import Masker
 from pytest_core_rollouts.matrix import Rollout
 from pytest_core_rollouts.records import RecordsError
-from pytest_core_rollouts.task_settings import Outputs
+from pytest_core_rollouts.records.kept_files import keep_files, read_kept_files
+from pytest_core_rollouts.records.masking import Masker
 from pytest_core_rollouts.tasks import Task
+from pytest_core_rollouts.tasks.task_settings import Outputs
 from tests.fake_core import FakeCore, Script
 from tests.rollout_support import RIGHT, TASK, Ran, plan, run
 

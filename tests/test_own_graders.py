@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.grading import Answer, Grade, Reason
-from pytest_core_rollouts.own_graders import as_grade
 from pytest_core_rollouts.tasks import Task, TaskError, load_task
+from pytest_core_rollouts.tasks.own_graders import as_grade
 
 ROLLOUT = object()
 
@@ -43,7 +43,7 @@ def test_a_grader_takes_what_it_names(tmp_path: Path, arguments: str, wanted: st
     grader = (
         f"SEEN = []\ndef grade({arguments}):\n    SEEN.append({wanted})\n    return Grade(1.0, note=str(SEEN[0]))\n"
     )
-    task = task_with(tmp_path / "t", f"from pytest_core_rollouts.grading import Grade\n{grader}")
+    task = task_with(tmp_path / "t", f"from pytest_core_rollouts.grading.answers import Grade\n{grader}")
     answer = Answer(value={"x": 1}, text="raw", artifacts={"a.txt": b"A"})
     values = {
         "task, answer": ["t", {"x": 1}],

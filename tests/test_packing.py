@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.packing import PART, UNPACK, Pack
-from pytest_core_rollouts.task_files import FILE_LIMIT, InputFile
 from pytest_core_rollouts.tasks import Task, TaskError, load_task
+from pytest_core_rollouts.tasks.files import FILE_LIMIT, InputFile
+from pytest_core_rollouts.tasks.packing import PART, UNPACK, Pack
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts import pool as pool_module
-from pytest_core_rollouts.pool import Pool, PoolStopped
-from pytest_core_rollouts.stopping import Stop
+from pytest_core_rollouts.engine import pool as pool_module
+from pytest_core_rollouts.engine.pool import Pool, PoolStopped
+from pytest_core_rollouts.rollout.stopping import Stop
 from tests.rollout_support import nothing_open
 
 TIMEOUT = 20.0

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from pytest_core_rollouts import pool as pool_module
 from pytest_core_rollouts.agents_api import Client
+from pytest_core_rollouts.engine import pool as pool_module
+from pytest_core_rollouts.engine.pool import Pool, PoolStopped
 from pytest_core_rollouts.matrix import Rollout
-from pytest_core_rollouts.pool import Pool, PoolStopped
 from pytest_core_rollouts.rollout import Outcome, RolloutRunner
-from pytest_core_rollouts.stopping import Stop
+from pytest_core_rollouts.rollout.stopping import Stop
 from tests.agents_api.support import QUICK
 from tests.fake_core import FakeCore, Fault, Request, Script
 from tests.rollout_support import LIMITS, RIGHT, Keeper, grade, nothing_open, plan, refused

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError
-from pytest_core_rollouts.pressure import UNTHROTTLED, Pressure
+from pytest_core_rollouts.rollout.pressure import UNTHROTTLED, Pressure
 
 
 @dataclasses.dataclass(eq=False)

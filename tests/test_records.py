@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.masking import MASK, Masker
 from pytest_core_rollouts.records import (
     SCHEMA,
     RecordsError,
@@ -28,6 +27,7 @@ from pytest_core_rollouts.records import (
     effective,
     read_records,
 )
+from pytest_core_rollouts.records.masking import MASK, Masker
 
 
 def record(**fields: Any) -> RolloutRecord:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.fetching import ANSWER_PATH
+from pytest_core_rollouts.rollout.fetching import ANSWER_PATH
 from pytest_core_rollouts.tasks import Task
 from tests.agents_api.support import quick
 from tests.fake_core import FakeCore, FakeSession, Fault, Request, Script

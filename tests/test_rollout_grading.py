@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.graders import GraderFailed, Graders
 from pytest_core_rollouts.grading import Answer, Grade
+from pytest_core_rollouts.grading.threads import GraderFailed, Graders
 from pytest_core_rollouts.matrix import Rollout
 from pytest_core_rollouts.tasks import Task
 from tests.fake_core import FakeCore, Script
@@ -141,7 +141,7 @@ def test_no_more_graders_run_at_a_time_than_allowed() -> None:
 def test_a_stuck_grader_does_not_keep_the_process() -> None:
     code = """
 import asyncio, threading
-from pytest_core_rollouts.graders import GraderFailed, Graders
+from pytest_core_rollouts.grading.threads import GraderFailed, Graders
 async def main():
     try:
         await Graders(seconds=0.1).call(threading.Event().wait)

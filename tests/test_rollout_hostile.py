@@ -15,12 +15,11 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts import fetching, pulse
 from pytest_core_rollouts.agents_api import Client
-from pytest_core_rollouts.explain import explain_fault
+from pytest_core_rollouts.collecting.explain import explain_fault
 from pytest_core_rollouts.records import RolloutRecord
-from pytest_core_rollouts.rollout import Outcome, RolloutRunner
-from pytest_core_rollouts.stopping import Stop
+from pytest_core_rollouts.rollout import Outcome, RolloutRunner, fetching, pulse
+from pytest_core_rollouts.rollout.stopping import Stop
 from tests.agents_api.support import quick
 from tests.fake_core import FakeCore, Fault, Request, Script
 from tests.rollout_support import LIMITS, RIGHT, grade, on, only_session, plan, refused, run, said

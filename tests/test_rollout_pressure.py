@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.agents_api import Client, RetryPolicy
+from pytest_core_rollouts.engine.pool import Pool, PoolStopped
 from pytest_core_rollouts.matrix import Rollout
-from pytest_core_rollouts.pool import Pool, PoolStopped
-from pytest_core_rollouts.pressure import Pressure
 from pytest_core_rollouts.rollout import Limits, Outcome, RolloutRunner
-from pytest_core_rollouts.stopping import Stop
+from pytest_core_rollouts.rollout.pressure import Pressure
+from pytest_core_rollouts.rollout.stopping import Stop
 from tests.agents_api.support import quick
 from tests.fake_core import FakeCore, Fault, Request, Script
 from tests.rollout_support import LIMITS, RIGHT, Keeper, grade, nothing_open, on, plan, refused, run, scripted

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pytest_core_rollouts import pulse
+from pytest_core_rollouts.rollout import pulse
 from tests.fake_core import FakeCore, Fault, Script
 from tests.rollout_support import (
     RIGHT,

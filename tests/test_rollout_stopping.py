@@ -9,12 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_core_rollouts import pulse
 from pytest_core_rollouts.agents_api import Client
 from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.matrix import Rollout
-from pytest_core_rollouts.rollout import Outcome, RolloutRunner
-from pytest_core_rollouts.stopping import Stop
+from pytest_core_rollouts.rollout import Outcome, RolloutRunner, pulse
+from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.tasks import Task
 from tests.agents_api.support import QUICK, quick
 from tests.fake_core import FakeCore, Fault, Request, Script

@@ -7,8 +7,7 @@ from collections import Counter
 
 import pytest
 
-from pytest_core_rollouts import pulse, waiting
-from pytest_core_rollouts.rollout import Limits
+from pytest_core_rollouts.rollout import Limits, pulse, waiting
 from tests.agents_api.support import quick
 from tests.fake_core import FakeCore, Fault, Request, Script
 from tests.rollout_support import LIMITS, RIGHT, on, only_session, plan, refused, run, said

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.matrix import Agent, MatrixError
-from pytest_core_rollouts.session_request import metadata, session_body
+from pytest_core_rollouts.rollout.session_request import metadata, session_body
 from pytest_core_rollouts.tasks import InputFile, Network, Task, TaskError, load_task
 from tests.fake_core import FakeCore, Fault, Script
 from tests.rollout_support import RUN_ID, WRONG, on, plan, run

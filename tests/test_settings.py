@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.agents_from_options import secure_url
 from pytest_core_rollouts.matrix import Agent
-from pytest_core_rollouts.option_values import (
+from pytest_core_rollouts.options.agents import secure_url
+from pytest_core_rollouts.options.settings import Settings, read_settings
+from pytest_core_rollouts.options.values import (
     Layered,
     count,
     label,
@@ -17,8 +18,7 @@ from pytest_core_rollouts.option_values import (
     positive_integer,
     positive_seconds,
 )
-from pytest_core_rollouts.settings import Settings, read_settings
-from pytest_core_rollouts.task_folders import (
+from pytest_core_rollouts.tasks.folders import (
     count_tasks,
     find_task,
     is_task_folder,

@@ -10,8 +10,8 @@ from fractions import Fraction
 
 import pytest
 
-from pytest_core_rollouts import significance
-from pytest_core_rollouts.significance import (
+from pytest_core_rollouts.statistics import difference_interval, significance
+from pytest_core_rollouts.statistics.significance import (
     DRAWS,
     LeastDrop,
     Pair,
@@ -22,7 +22,6 @@ from pytest_core_rollouts.significance import (
     permutation,
     sign_flip,
 )
-from pytest_core_rollouts.statistics import difference_interval
 
 DARWIN = (49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48)
 """Crossed minus self-fertilized maize, in eighths of an inch: Fisher 1935, section 17."""

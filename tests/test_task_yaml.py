@@ -7,8 +7,8 @@ import pytest
 
 from pytest_core_rollouts.grading import Tolerance
 from pytest_core_rollouts.strict_yaml import YamlError
-from pytest_core_rollouts.task_settings import Network, Xfail
-from pytest_core_rollouts.task_yaml import read_settings
+from pytest_core_rollouts.tasks.task_settings import Network, Xfail
+from pytest_core_rollouts.tasks.task_yaml import read_settings
 
 FILE = Path("task.yaml")
 

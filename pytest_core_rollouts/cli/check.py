@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_core_rollouts import check_runs
 from pytest_core_rollouts.checking import Finding, Soundness, silenced
-from pytest_core_rollouts.findings import FINDINGS
+from pytest_core_rollouts.checking import runs as check_runs
 from pytest_core_rollouts.tasks import Task
+from pytest_core_rollouts.tasks.findings import FINDINGS
 
 if TYPE_CHECKING:
-    from pytest_core_rollouts.check_collect import Collected
+    from pytest_core_rollouts.checking.collecting import Collected
 
 HELP = (
     "Check tasks for soundness, without an agent. Exit code: 0 when there is nothing to mend, 1 when there is, "
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0: nothing to mend; 1: findings; 2: nothing could be checked."""
-    from pytest_core_rollouts.check_collect import collect_tasks  # brings pytest, which other verbs do without
+    from pytest_core_rollouts.checking.collecting import collect_tasks  # brings pytest, which other verbs do without
 
     collected = collect_tasks(arguments.tasks)
     if collected.unusable is not None:

@@ -11,8 +11,8 @@ from pytest_core_rollouts.agents_api import Client
 from pytest_core_rollouts.agents_api.address import is_secure, normalize_base_url
 from pytest_core_rollouts.agents_api.errors import printable
 from pytest_core_rollouts.cli import CommandError
-from pytest_core_rollouts.leftovers import Sweep, sweep
-from pytest_core_rollouts.option_values import duration
+from pytest_core_rollouts.options.values import duration
+from pytest_core_rollouts.rollout.leftovers import Sweep, sweep
 
 HELP = "Cancel and delete the Sessions that a run left on its Core, and name those that can't be deleted."
 SECONDS = 300.0

@@ -6,10 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from pytest_core_rollouts.baseline import Baseline, comparisons
 from pytest_core_rollouts.cli import CommandError, results
-from pytest_core_rollouts.gate import Gate, GateError, judge, parse_gate
+from pytest_core_rollouts.gates.gate import Gate, GateError, judge, parse_gate
 from pytest_core_rollouts.records import RecordsError
+from pytest_core_rollouts.report.baseline import Baseline, comparisons
 from pytest_core_rollouts.report.changes import changes
 from pytest_core_rollouts.report.html import HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import markdown

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from pytest_core_rollouts.baseline import Baseline, load_baseline, newest_versions
 from pytest_core_rollouts.cli import CommandError
 from pytest_core_rollouts.records import RecordsError, RolloutRecord, read_records
+from pytest_core_rollouts.report.baseline import Baseline, load_baseline, newest_versions
 from pytest_core_rollouts.report.summary import AgentScore, Summary, slim, summarize
 
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, Pool, PoolStopped
 from pytest_core_rollouts.engine.runs import Run, RunEnded
 from pytest_core_rollouts.grading import Answer, Grade, grade_answer
-from pytest_core_rollouts.masking import Masker
 from pytest_core_rollouts.matrix import Agent, Rollout, check_distinct, new_run_id
-from pytest_core_rollouts.pool import CANCEL_SECONDS, Pool, PoolStopped
 from pytest_core_rollouts.records import RolloutRecord, append, check_writable
+from pytest_core_rollouts.records.masking import Masker
 from pytest_core_rollouts.rollout import Grader, RolloutRunner
-from pytest_core_rollouts.stopping import Stop
+from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.tasks import Network, Task
 
 if TYPE_CHECKING:

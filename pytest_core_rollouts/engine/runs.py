@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pytest_core_rollouts.matrix import Agent, Rollout
 from pytest_core_rollouts.records import RolloutRecord
-from pytest_core_rollouts.stopping import Stop
+from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.tasks import Task
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from pytest_core_rollouts.comparison import Comparison, Power, TaskChange
 from pytest_core_rollouts.report.cells import Column, chance, decimal, escape, p_is, prose, signed, table
+from pytest_core_rollouts.report.comparison import Comparison, Power, TaskChange
 
 FEW = 5
 """Tasks named in a terminal that was not asked for more."""

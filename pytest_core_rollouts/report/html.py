@@ -25,7 +25,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pytest_core_rollouts.baseline import Baseline
+from pytest_core_rollouts.report.baseline import Baseline
 from pytest_core_rollouts.report.html_data import details, index, scan
 
 PIECE = 1 << 20

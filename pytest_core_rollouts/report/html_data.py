@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_core_rollouts.baseline import Baseline
-from pytest_core_rollouts.jsonable import jsonable
 from pytest_core_rollouts.records import RolloutRecord, effective, read_records
+from pytest_core_rollouts.records.jsonable import jsonable
+from pytest_core_rollouts.report.baseline import Baseline
 from pytest_core_rollouts.report.cells import between, decimal
 from pytest_core_rollouts.report.health import fault_kind
 from pytest_core_rollouts.report.html_compare import compare_runs

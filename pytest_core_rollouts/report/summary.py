@@ -16,10 +16,10 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from pytest_core_rollouts import statistics
 from pytest_core_rollouts.records import RolloutRecord, effective
 from pytest_core_rollouts.report.health import GroupHealth, fault_kind, group_health
 from pytest_core_rollouts.statistics import PassRate, pass_at_k, pass_hat_k
+from pytest_core_rollouts.statistics import passing as statistics
 
 
 @dataclass(frozen=True)

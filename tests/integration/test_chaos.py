@@ -22,7 +22,8 @@ from tests.integration.running import Running
 
 IMPATIENT = """
 import functools
-from pytest_core_rollouts import pulse, run
+from pytest_core_rollouts.rollout import pulse
+from pytest_core_rollouts.running import run
 from pytest_core_rollouts.agents_api import Client, RetryPolicy
 from pytest_core_rollouts.rollout import Limits
 

@@ -126,7 +126,7 @@ def test_running_finds_what_reading_does_not(sound: Project) -> None:
 def test_hooks_and_tasks_made_in_code_are_checked_too(sound: Project) -> None:
     sound.write(
         "conftest.py",
-        "from pytest_core_rollouts.tasks import Task\n"
+        "from pytest_core_rollouts.tasks.task import Task\n"
         "def pytest_rollout_tasks(config):\n"
         "    yield Task(id='made/1', instruction='Say `n` in /workspace/outputs/answer.json', expected={'n': 1})\n"
         "def pytest_rollout_grade(task): return 1.0 if task.id == 'made/1' else None\n",

@@ -15,8 +15,8 @@ from fcntl import ioctl
 
 import pytest
 
-from pytest_core_rollouts import display
 from pytest_core_rollouts.report.progress import Progress
+from pytest_core_rollouts.running import display
 from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
 

@@ -109,7 +109,7 @@ def test_nobody_asked_for_them(sums: Project, core: FakeCore) -> None:
 )
 def test_a_fault_is_a_collection_error(project: Project, core: FakeCore, hook: str, problem: str) -> None:
     project.ini()
-    start = "from pytest_core_rollouts.tasks import Task\n\ndef pytest_rollout_tasks(config):\n    if config:\n"
+    start = "from pytest_core_rollouts.tasks.task import Task\n\ndef pytest_rollout_tasks(config):\n    if config:\n"
     project.write("conftest.py", f"{start}        {hook}\n    yield\n")
     result = project.run("--harness", "codex")
     assert result.ret == 2, text_of(result)

@@ -41,7 +41,7 @@ def test_reasons_are_shown_field_by_field(project: Project) -> None:
     project.task("a")
     project.write(
         "tasks/a/grader.py",
-        "from pytest_core_rollouts.grading import Grade, Reason\n"
+        "from pytest_core_rollouts.grading.answers import Grade, Reason\n"
         "def grade(task, answer):\n"
         "    return Grade(0.5, (Reason('topics.r1', 'price', answer.value['x']),), 'half of the topics')\n",
     )

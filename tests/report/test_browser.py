@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_core_rollouts.baseline import load_baseline
 from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.report.baseline import load_baseline
 from pytest_core_rollouts.report.html import write_html
 from tests.report.conftest import Viewer
 from tests.report.trajectories import TASKS, many_outcomes, row, said, write

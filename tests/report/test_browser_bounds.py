@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_core_rollouts.baseline import load_baseline
 from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.report.baseline import load_baseline
 from pytest_core_rollouts.report.html import write_html
 from tests.report.conftest import INSTALL, Viewer
 from tests.report.trajectories import HOSTILE, LONG_LINE, command, item, many_outcomes, row, said, thought, user, write

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.baseline import load_baseline
 from pytest_core_rollouts.records import RecordsError, RolloutRecord, append
 from pytest_core_rollouts.report import html_data
+from pytest_core_rollouts.report.baseline import load_baseline
 from pytest_core_rollouts.report.html import HtmlReportError, write_html
 from pytest_core_rollouts.report.html_data import outcome
 from tests.report.trajectories import HOSTILE, TASKS, conversation, many_outcomes, row, said, write

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.item_files import keep_items
-from pytest_core_rollouts.masking import Masker
+from pytest_core_rollouts.records.item_files import keep_items
+from pytest_core_rollouts.records.masking import Masker
 from tests.report.rows import run
 from tests.report.trajectories import conversation
 from tests.training.exporting import Exporter, write

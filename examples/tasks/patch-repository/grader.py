@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from pytest_core_rollouts.grading import Grade, Reason
-from pytest_core_rollouts.local_sandbox import run_in_sandbox
+from pytest_core_rollouts.grading.local_sandbox import run_in_sandbox
 from pytest_core_rollouts.tasks import Task
 
 HIDDEN = Path(__file__).parent / "hidden"

@@ -1,0 +1,100 @@
+"""The tasks that `check` is about, found as a run would: with its ini file, conftest files and tasks made in code."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_core_rollouts.checking.checks import Finding
+from pytest_core_rollouts.collecting.collect import RolloutItem
+from pytest_core_rollouts.grading import Answer, Grade
+from pytest_core_rollouts.matrix import Agent, Rollout
+from pytest_core_rollouts.tasks import Network, Task
+from pytest_core_rollouts.tasks.own_graders import as_grade
+
+
+@dataclass(eq=False)  # a plugin must be hashable
+class Collected:
+    """The tasks by their ids, with the hooks that see them."""
+
+    tasks: dict[str, tuple[Task, Any]] = field(default_factory=dict)
+    faults: list[Finding] = field(default_factory=list)
+    unusable: str | None = None
+    rootpath: Path = field(default_factory=Path.cwd)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.rootpath = session.config.rootpath
+        for item in session.items:
+            if isinstance(item, RolloutItem):
+                self.tasks.setdefault(item.task.id, (item.task, item.ihook))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            place = report.nodeid.partition("::")[0]
+            folder = place.removesuffix("/instruction.md")
+            path, line, message = _placed(str(report.longrepr).strip(), self.rootpath / place)
+            self.faults.append(Finding("load", folder, message, path, line))
+
+    def grade(self, task: Task, answer: Answer, rollout: Rollout | None = None) -> Grade:
+        """As a run grades."""
+        rollout = rollout or Rollout(
+            task=task, agent=Agent("oracle"), sample=0, run_id="check", timeout=900, network=Network.disabled()
+        )
+        given = self.tasks[task.id][1].pytest_rollout_grade(task=task, answer=answer, rollout=rollout)
+        return task.grade(answer, rollout) if given is None else as_grade(given, "pytest_rollout_grade")
+
+    def has_own_grader(self, task: Task) -> bool:
+        return task.grader is not None or bool(self.tasks[task.id][1].pytest_rollout_grade.get_hookimpls())
+
+
+def collect_tasks(wanted: Sequence[str]) -> Collected:
+    paths = [name for name in wanted if Path(name).exists()]
+    ids = [name for name in wanted if name not in paths]
+    collected = Collected()
+    arguments = ["--collect-only", "-o", "addopts=", "-p", "no:cacheprovider", "--rollout-harness", "default"]
+    arguments += ["--rollout-samples", "1", *(paths if not ids else ())]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = pytest.main(arguments, plugins=[collected])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.INTERRUPTED):
+        collected.unusable = said.getvalue().strip().removeprefix("ERROR: ") or f"pytest ended with {code!s}"
+        return collected
+    if ids:
+        _keep(collected, set(ids), [Path(path).resolve() for path in paths])
+    if not collected.tasks and not collected.faults and collected.unusable is None:
+        collected.unusable = "no tasks; name some, or write one: python -m pytest_core_rollouts new-task ID"
+    return collected
+
+
+def _keep(collected: Collected, ids: set[str], paths: list[Path]) -> None:
+    """Leave what was named: by an id, or by lying under a path."""
+    known = collected.tasks.keys() | {fault.task_id.rpartition("/")[2] for fault in collected.faults}
+    if unknown := sorted(ids - known - {fault.task_id for fault in collected.faults}):
+        collected.unusable = f"no task and no path {unknown[0]!r}"
+    for name, (task, _) in list(collected.tasks.items()):
+        under = task.path is not None and any(task.path.resolve().is_relative_to(path) for path in paths)
+        if name not in ids and not under:
+            del collected.tasks[name]
+    collected.faults = [
+        fault
+        for fault in collected.faults
+        if any(fault.task_id == name or fault.task_id.endswith(f"/{name}") for name in ids)
+    ]
+
+
+def _placed(message: str, path: Path) -> tuple[Path, int, str]:
+    """The file and line that a message begins with, and the rest of it."""
+    start, _, rest = message.partition(": ")
+    name, _, line = start.rpartition(":")
+    if line.isdecimal() and Path(name).is_absolute():
+        return Path(name), int(line), rest
+    if Path(start).is_absolute():
+        return Path(start), 1, rest
+    return path, 1, message

@@ -1,0 +1,1 @@
+"""Task folders, and tasks made in code, as pytest nodes."""

@@ -1,0 +1,278 @@
+"""Task folders as pytest nodes: TaskDirectory → TaskFile → RolloutItem."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from pytest_core_rollouts.collecting.explain import MESSAGE, explain_fault, explain_wrong, printable
+from pytest_core_rollouts.matrix import Agent
+from pytest_core_rollouts.options.settings import Settings, settings_key
+from pytest_core_rollouts.rollout import Outcome
+from pytest_core_rollouts.tasks import Task, TaskError, load_task
+from pytest_core_rollouts.tasks.folders import is_task_folder, leads_back, safe_name, task_around, task_id
+
+ids_key = pytest.StashKey[dict[str, Path]]()
+tags_key = pytest.StashKey[set[str]]()
+CollectorT = TypeVar("CollectorT", "TaskDirectory", "TaskFile")
+run_key = pytest.StashKey["ResultSource"]()
+
+
+class ResultSource:
+    """Where an item gets its result from; the run in this process puts one into `config.stash[run_key]`."""
+
+    def outcome_of(self, item: RolloutItem) -> Outcome:
+        """Wait for the item's rollout. PoolStopped: it will not run."""
+        raise NotImplementedError
+
+    def masked(self, text: str) -> str:
+        """The text without any secret."""
+        raise NotImplementedError
+
+
+class WrongAnswer(AssertionError):
+    """The rollout was graded and its reward is below 1."""
+
+
+class RolloutFault(pytest.fail.Exception):  # type: ignore[name-defined,misc]  # pytest has no public name for it
+    """The rollout has no reward: pytest's ERROR."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, pytrace=False)
+
+
+RolloutFault.__module__ = "builtins"  # pytest's one-line summary begins with the type; its module would fill the line
+
+
+# ---- which folders are tasks
+
+
+def refuse_inside_task(config: pytest.Config, roots: tuple[Path, ...]) -> None:
+    """What lies in a task folder is data for the sandbox: it must never be imported or run here."""
+    here = config.invocation_params.dir
+    for argument in config.known_args_namespace.file_or_dir or ["."]:
+        path = Path(os.path.normpath(here / argument.split("::")[0]))
+        if (folder := task_around(path, roots)) is not None:
+            raise pytest.UsageError(f"{path} lies in a task folder, where nothing is a test; name the folder: {folder}")
+
+
+def ignore(path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the tasks nobody asked for, and links that lead to tasks which are collected anyway."""
+    settings = config.stash[settings_key]
+    if not path.is_dir():
+        return None
+    if not settings.asked:
+        return True if is_task_folder(path, settings.roots) else None
+    if path.is_symlink() and leads_back(path, settings.roots):
+        warn(f"{path} is left out: it is a link to {path.resolve()}, which is collected there")
+        return True
+    return None
+
+
+def directory(path: Path, parent: pytest.Collector) -> TaskDirectory | None:
+    """A collector for a task folder, None for any other."""
+    if is_task_folder(path, parent.config.stash[settings_key].roots):
+        return from_parent(TaskDirectory, parent, path)
+    return None
+
+
+def warn(text: str) -> None:
+    """Say it in pytest's summary of warnings."""
+    warnings.warn(pytest.PytestCollectionWarning(text), stacklevel=3)
+
+
+# ---- nodes
+
+
+def from_parent(kind: type[CollectorT], parent: pytest.Collector, path: Path) -> CollectorT:
+    """A collector whose name and node id are safe to print and to send, whatever the folder is called."""
+    node: CollectorT = kind.from_parent(parent, path=path)
+    names: dict[str, Any] = {"name": safe_name(node.name), "nodeid": safe_name(node.nodeid)}
+    return node if names == {"name": node.name, "nodeid": node.nodeid} else kind.from_parent(parent, path=path, **names)
+
+
+class TaskDirectory(pytest.Directory):
+    """A task folder. Recursion ends here: whatever else is in it is data for the sandbox."""
+
+    def collect(self) -> Iterator[pytest.Collector]:
+        if self.config.stash[settings_key].asked:
+            yield from_parent(TaskFile, self, self.path / "instruction.md")
+
+
+class TaskCollector(pytest.File):
+    """A file whose items are rollouts."""
+
+    def items_of(self, task: Task, place: Path, prefix: str = "") -> Iterator[RolloutItem]:
+        """The task's rollouts, of every agent. `place` is what else of this name would be another task."""
+        settings = self.config.stash[settings_key]
+        self._claim_id(task.id, place)
+        if task.tags:
+            self._register_tags(task, place)
+        for warning in task.warnings:
+            warn(printable(warning, MESSAGE))
+        for agent, sample in settings.rollouts_of(task):
+            name = f"{prefix}{agent.slug}-{sample}"
+            yield RolloutItem.from_parent(self, name=name, task=task, agent=agent, sample=sample)
+
+    def _claim_id(self, name: str, place: Path) -> None:
+        """Two roots may hold tasks of one name; their rollouts would share their ids."""
+        first = self.config.stash.setdefault(ids_key, {}).setdefault(name, place)
+        if first != place:
+            raise self.CollectError(f"{place}: {first} is called {name!r} too; rename one of the tasks")
+
+    def _register_tags(self, task: Task, place: Path) -> None:
+        ours = self.config.stash.setdefault(tags_key, set())
+        registered = {line.split(":")[0].split("(")[0].strip() for line in self.config.getini("markers")} - ours
+        where = f"{place}: {task.id}" if task.path is None else task.path / "task.yaml"
+        for tag in task.tags:
+            if tag in registered:
+                raise self.CollectError(f"{where}: tags: {tag!r} is a marker already; choose another name")
+            if tag not in ours:
+                ours.add(tag)
+                self.config.addinivalue_line("markers", f"{tag}: tag of a task")
+
+
+class TaskFile(TaskCollector):
+    """A task: its rollouts are its items."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        settings = self.config.stash[settings_key]
+        folder = self.path.parent
+        name = task_id(folder, settings.roots, self.config.rootpath)
+        if settings.tasks and name not in settings.tasks:
+            return
+        try:
+            task = load_task(folder, name)
+        except TaskError as error:
+            raise self.CollectError(printable(str(error), MESSAGE)) from None
+        yield from self.items_of(task, folder)
+
+
+class RolloutItem(pytest.Item):
+    """One rollout: a task, an agent, a sample."""
+
+    def __init__(self, *, task: Task, agent: Agent, sample: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.task = task
+        self.agent = agent
+        self.sample = sample
+        self.outcome: Outcome | None = None
+        self.extra_keyword_matches.add(task.id)
+        self.add_marker(
+            pytest.mark.rollout(
+                task=task.id, harness=agent.harness, model=agent.model, agent=agent.name or agent.slug, sample=sample
+            )
+        )
+        for tag in task.tags:
+            self.add_marker(tag)
+        if self.config.pluginmanager.hasplugin("timeout"):  # pytest-timeout: a rollout has a limit of its own
+            self.add_marker(pytest.mark.timeout(0))
+        if (reason := self._skip_reason()) is not None:
+            self.add_marker(pytest.mark.skip(reason=reason))
+        if (xfail := task.xfail) is not None and xfail.applies_to(agent.harness, agent.model, agent.name):
+            self.add_marker(expected_to_fail(xfail.reason))
+
+    @property
+    def settings(self) -> Settings:
+        return self.config.stash[settings_key]
+
+    def _skip_reason(self) -> str | None:
+        task = self.task
+        if task.skip is not None or self.settings.replay is not None:
+            return task.skip
+        if self.agent.harness == "oracle" and task.solution is None:
+            return f"task {task.id} has no solution/solve.sh for oracle to run"
+        if self.settings.embedded and not self.settings.network.over(task.network).is_disabled:
+            return "the embedded Core gives its sandboxes no network"
+        if self.settings.embedded and task.packages:
+            return "the embedded Core installs no packages"
+        if unset := task.unset_variables:
+            return f"task {task.id} needs {', '.join(unset)} in the environment"
+        return None
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether it will not run, whatever a condition says."""
+        return any(mark.name == "skip" for mark in self.iter_markers())
+
+    @property
+    def expected_failure(self) -> str | None:
+        """Why the item is marked as expected to fail, without a condition; None where it is not."""
+        reasons = [str(mark.kwargs.get("reason", "")) for mark in self.iter_markers("xfail") if not mark.args]
+        return (reasons[0] or "xfail") if reasons else None
+
+    @property
+    def next_attempt(self) -> int:
+        """The attempt that running the item would be: a fault may be run again, a reward stands."""
+        return 1 if self.outcome is None else self.outcome.record.attempt + 1
+
+    @property
+    def starts_at_once(self) -> bool:
+        """Whether the rollout may start before pytest comes to the item: not where a marker may keep it from it."""
+        return not any(
+            mark.name in ("skip", "skipif") or (mark.name == "xfail" and not mark.kwargs.get("run", True))
+            for mark in self.iter_markers()
+        )
+
+    def setup(self) -> None:
+        """Wait for the rollout; no reward is pytest's ERROR."""
+        if self.config.getoption("setuponly", False) or self.config.getoption("setupplan", False):
+            return
+        if self.outcome is None or self.outcome.record.reward is None:
+            self.outcome = self.config.stash[run_key].outcome_of(self)
+        outcome = self.outcome
+        record = outcome.record
+        self.user_properties += [("status", record.status), ("reward", record.reward), ("solved", record.solved)]
+        if (tokens := record.tokens) is not None:
+            self.user_properties.append(("tokens", tokens))
+        if record.session_id is not None:
+            self.user_properties.append(("session_id", printable(record.session_id, MESSAGE)))
+        masked = self.config.stash[run_key].masked
+        self.user_properties += [("rollout_warning", printable(masked(text), MESSAGE)) for text in outcome.warnings]
+        if outcome.reused:
+            self.user_properties.append(("reused", True))
+        if outcome.fatal is not None:
+            self.session.shouldstop = printable(masked(outcome.fatal), MESSAGE)
+        if record.reward is None and self.settings.allow_errors is None:
+            raise RolloutFault(masked(explain_fault(record)))
+
+    def runtest(self) -> None:
+        """Assert the reward, unless a gate decides about it."""
+        assert self.outcome is not None, "a rollout's setup waits for its record"
+        record = self.outcome.record
+        if record.reward is None:  # it is allowed: no failure, and no result either
+            pytest.skip(self.config.stash[run_key].masked(explain_fault(record)))
+        asserts = not self.settings.soft or self.get_closest_marker("xfail") is not None
+        if asserts and record.reward < self.task.pass_threshold:
+            verbosity = self.config.get_verbosity()
+            text = explain_wrong(record, whole=verbosity > 1, hide_expected=self.settings.hide_expected)
+            raise WrongAnswer(self.config.stash[run_key].masked(text))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
+        if isinstance(excinfo.value, WrongAnswer):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, *args, **kwargs)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return Path(safe_name(str(self.path))), 0, f"{self.task.id} {self.name}"
+
+
+def expected_to_fail(reason: str) -> pytest.MarkDecorator:
+    """An xfail that a wrong answer meets and a fault does not, and that a lucky sample does not turn red."""
+    return pytest.mark.xfail(reason=reason, raises=WrongAnswer, strict=False)
+
+
+def narrow_xfails(item: pytest.Item) -> None:
+    """A plain xfail from somebody else's hook would hide faults: put one that a wrong answer alone meets before it."""
+    if not isinstance(item, RolloutItem):
+        return
+    for mark in list(item.iter_markers("xfail")):
+        if mark.kwargs.get("raises") is not WrongAnswer:
+            narrowed = {**mark.kwargs, "raises": WrongAnswer, "strict": False}
+            item.own_markers[:] = [own for own in item.own_markers if own is not mark]
+            item.add_marker(pytest.mark.xfail(*mark.args, **narrowed), append=False)

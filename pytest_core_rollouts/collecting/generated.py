@@ -1,0 +1,103 @@
+"""Tasks made in code: the hook `pytest_rollout_tasks`, and its tasks as items of the file that implements it.
+
+An item's name is the task's id, a colon, and what a rollout is called elsewhere: `gsm8k/17:codex-default-0`. One
+collector holds all of a file's tasks, since a collector for each would cost more than its items.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_core_rollouts.collecting.collect import TaskCollector
+from pytest_core_rollouts.collecting.explain import MESSAGE, printable
+from pytest_core_rollouts.collecting.task_sources import HOOK, MADE_ID, files, plugin_of
+from pytest_core_rollouts.options.settings import settings_key
+from pytest_core_rollouts.tasks import Task, TaskError
+from pytest_core_rollouts.tasks.folders import find_task
+
+
+def collect_file(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """A collector for a file that makes tasks, where rollouts were asked for; None for any other."""
+    if not parent.config.stash[settings_key].asked or plugin_of(parent.config, path) is None:
+        return None
+    return GeneratedTasks.from_parent(parent, path=path)
+
+
+def keep_from_import(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """A conftest.py that is named on the command line would be imported again, as a module of tests."""
+    if path.name != "conftest.py" or plugin_of(parent.config, path) is None:
+        return None
+    return NoTests.from_parent(parent, path=path)
+
+
+def find_generated(config: pytest.Config, path: Path, task_id: str) -> Task:
+    """The task with this id. Raises TaskError if the file makes none."""
+    for task in make_tasks(config, path):
+        if task.id == task_id:
+            return task
+    raise TaskError(f"{path}: {HOOK} made no task {task_id!r} this time")
+
+
+def make_tasks(config: pytest.Config, path: Path) -> Iterator[Task]:
+    """What the file's hook makes, checked as far as an id goes. Raises TaskError, for whatever the hook raises too."""
+    plugin = plugin_of(config, path)
+    others = [impl.plugin for impl in getattr(config.hook, HOOK).get_hookimpls() if impl.plugin is not plugin]
+    try:
+        for tasks in config.pluginmanager.subset_hook_caller(HOOK, others)(config=config):
+            for task in tasks:
+                _check(task)
+                yield task
+    except (Exception, pytest.fail.Exception) as error:
+        raise TaskError(f"{path}: {HOOK}: {_told(error, path)}") from error
+
+
+def _check(task: Any) -> None:
+    if not isinstance(task, Task):
+        raise TypeError(f"a Task is due, not {task!r:.200}")
+    if not MADE_ID.fullmatch(task.id):
+        advice = "use letters, digits, `_`, `.` and `-`, with `/` between parts"
+        raise ValueError(f"the id {task.id!r:.200} can't be part of a node id; {advice}")
+
+
+def _told(error: BaseException, path: Path) -> str:
+    """An exception with the line of the file that it came from."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    where = f" (line {lines[-1]})" if lines else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+class GeneratedTasks(TaskCollector):
+    """All tasks of one file."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        wanted = self.config.stash[settings_key].tasks
+        seen: set[str] = set()
+        try:
+            for task in make_tasks(self.config, self.path):
+                if task.id in seen:
+                    raise TaskError(f"{self.path}: {HOOK}: two tasks are called {task.id!r}; ids must differ")
+                seen.add(task.id)
+                if not wanted or task.id in wanted:
+                    yield from self.items_of(task, self.path, f"{task.id}:")
+        except TaskError as error:
+            raise self.CollectError(printable(str(error), MESSAGE)) from None
+        self._check_wanted(wanted - seen)
+
+    def _check_wanted(self, missing: frozenset[str]) -> None:
+        """With one file that makes tasks, an id that is neither a folder's nor made here is a mistake."""
+        settings, rootpath = self.config.stash[settings_key], self.config.rootpath
+        unknown = sorted(one for one in missing if find_task(one, settings.roots, rootpath) is None)
+        if unknown and files(self.config) == [self.path]:
+            raise self.CollectError(printable(f"--rollout-task: {self.path} makes no task {unknown[0]!r}", MESSAGE))
+
+
+class NoTests(pytest.File):
+    """A file in which there are no tests."""
+
+    def collect(self) -> Iterator[Any]:
+        return iter(())

@@ -1,0 +1,63 @@
+"""What a node id says about its rollout: all that a controller knows of the items its workers collected."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pytest_core_rollouts.collecting.task_sources import MADE_ID
+from pytest_core_rollouts.matrix import Agent
+from pytest_core_rollouts.options.settings import Settings
+from pytest_core_rollouts.tasks.folders import task_id
+
+INSTRUCTION = "instruction.md"
+
+
+@dataclass(frozen=True)
+class NamedRollout:
+    """A rollout by its names; its task is not loaded."""
+
+    node_id: str
+    folder: Path
+    """The task's folder, or the file that makes the task."""
+    task_id: str
+    agent: Agent
+    sample: int
+
+
+class NodeIds:
+    """Reads node ids of one session; each task folder is looked at once."""
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self._rootpath = config.rootpath
+        self._roots = settings.roots
+        self._agents = {agent.slug: agent for agent in settings.agents}
+        self._tasks: dict[str, tuple[Path, str]] = {}
+
+    def read(self, node_id: str) -> NamedRollout | None:
+        """None for a node id that is no rollout's."""
+        path, _, name = node_id.partition("::")
+        name, made, of_made = name.partition("@")[0].partition(":")  # --dist loadgroup adds `@group`
+        agent_slug, _, sample = (of_made if made else name).rpartition("-")
+        agent = self._agents.get(agent_slug)
+        if agent is None or not sample.isdecimal():
+            return None
+        if made:  # its file may be known to workers alone: a controller reads no conftest.py further down
+            source = Path(os.path.normpath(self._rootpath / path))
+            known = path.endswith(".py") and MADE_ID.fullmatch(name)
+            return NamedRollout(node_id, source, name, agent, int(sample)) if known else None
+        if path.rpartition("/")[2] != INSTRUCTION:
+            return None
+        if path not in self._tasks:
+            folder = Path(os.path.normpath(self._rootpath / path)).parent
+            self._tasks[path] = folder, task_id(folder, self._roots, self._rootpath)
+        folder, task = self._tasks[path]
+        return NamedRollout(node_id, folder, task, agent, int(sample))
+
+    def read_all(self, node_ids: Iterable[str]) -> list[NamedRollout]:
+        """Those that are rollouts'."""
+        return [named for node_id in node_ids if (named := self.read(node_id)) is not None]

@@ -1,0 +1,1 @@
+"""Gates: what the exit code of a run should be, and why."""

@@ -1,0 +1,186 @@
+"""Reward, and the reasons for it: what an agent answered, compared with what was expected.
+
+Pure functions over plain values. Everything an agent can write gives a grade, never an exception, so that an exception
+is always a fault of ours. The work is linear in the size of the answer, whatever the answer is: a grader that could be
+stalled would let an agent turn its wrong answer into an infrastructure fault.
+
+The rules of comparison:
+
+- The answer must be an object that has every expected key with a matching value. Extra keys are ignored, at every
+  depth.
+- Arrays match element by element, in order and length. Booleans match only booleans, null only null.
+- Two integers match exactly. Where either number is written with a fraction or an exponent, they match within a
+  tolerance, relative to the expected number. Both are taken as the decimals they are written as, so that 1.11 is within
+  0.01 of 1.1.
+- Strings match after trimming white space (as `str.strip` has it) on both sides, in Unicode's NFC. Nothing looser: no
+  case folding, no units guessed. Keys match in NFC too, untrimmed; a key that is there literally comes first.
+
+A task may say otherwise for single values (`KeyRule`, `grading_rules`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+from pytest_core_rollouts.grading.answer_json import DEPTH_LIMIT, NUMBER_LIMIT, InvalidJSON, parse_json
+from pytest_core_rollouts.grading.comparing import (
+    DEFAULT_TOLERANCE,
+    MISSING,
+    NOTHING,
+    KeyRule,
+    Path,
+    Reason,
+    Tolerance,
+    differences,
+    nfc,
+    render_path,
+)
+
+__all__ = [
+    "ANSWER_LIMIT",
+    "DEFAULT_TOLERANCE",
+    "DEPTH_LIMIT",
+    "MISSING",
+    "NOTHING",
+    "NUMBER_LIMIT",
+    "REASONS_LIMIT",
+    "TEXT_LIMIT",
+    "Answer",
+    "Grade",
+    "InvalidJSON",
+    "KeyRule",
+    "Reason",
+    "Tolerance",
+    "check_expected",
+    "grade_answer",
+    "parse_json",
+    "read_answer",
+    "render_path",
+]
+
+ANSWER_LIMIT: Final = 1024 * 1024
+"""Bytes of an answer that are read at most; a larger one is graded 0, unread."""
+TEXT_LIMIT: Final = 64 * 1024
+"""Bytes (as UTF-8) kept of an answer that is no JSON."""
+REASONS_LIMIT: Final = 100
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the agent left: a JSON `value`, or the `problem` that there is none to grade.
+
+    `problem` is one line (missing, too large, not valid JSON); `text` is the beginning of what was no JSON, with U+FFFD
+    for bytes that are not UTF-8. `artifacts` are the further files that the task's `outputs` name, as they arrived:
+    content by path below `/workspace/outputs`.
+    """
+
+    value: Any = None
+    text: str | None = None
+    problem: str | None = None
+    artifacts: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class Grade:
+    """A reward in [0, 1], the differences that led to it (at most `REASONS_LIMIT`), a note on the answer as a whole.
+
+    Raises TypeError for a reward that is no number (a bool is none), ValueError for one outside [0, 1].
+    """
+
+    reward: float
+    reasons: tuple[Reason, ...] = ()
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.reward, bool) or not isinstance(self.reward, (int, float)):
+            raise TypeError(f"a reward must be a number from 0 to 1, not {self.reward!r}")
+        if not 0 <= self.reward <= 1:
+            raise ValueError(f"a reward must be from 0 to 1, not {self.reward!r}")
+        object.__setattr__(self, "reward", float(self.reward))
+
+
+def read_answer(data: bytes) -> Answer:
+    """The content of an answer file as an `Answer`. Never raises: what can't be graded is an answer with a problem."""
+    if len(data) > ANSWER_LIMIT:
+        return Answer(problem=f"the answer is too large: {len(data):,} bytes; {ANSWER_LIMIT:,} are read at most")
+    try:
+        return Answer(value=parse_json(data))
+    except InvalidJSON as error:
+        text = data[:TEXT_LIMIT].decode("utf-8", "replace")
+        text = text.encode("utf-8")[:TEXT_LIMIT].decode("utf-8", "ignore")
+        return Answer(text=text, problem=f"the answer is {error}")
+
+
+def check_expected(expected: Any) -> None:
+    """Raise ValueError, with a path, unless this is a filled object of plain JSON values, which an answer can match.
+
+    Meant for values made in code. What `parse_json` read can only fail here by being no object, by being empty, or by
+    two keys that are one in NFC.
+    """
+    if type(expected) is not dict or not expected:
+        raise ValueError("the expected answer must be an object with at least one key")
+    for path, value in _walk(expected):
+        where = f" (at {render_path(path)})" if path else ""
+        if len(path) >= DEPTH_LIMIT and isinstance(value, (dict, list)):
+            raise ValueError(f"the expected answer is nested more than {DEPTH_LIMIT} levels deep")
+        if type(value) is dict:
+            if any(type(key) is not str for key in value):
+                raise ValueError(f"an expected object has a key that is no string{where}")
+            if len({nfc(key) for key in value}) != len(value):
+                raise ValueError(f"an expected object has two keys that differ in Unicode form only{where}")
+        elif type(value) not in (list, str, int, float, bool, type(None)):
+            raise ValueError(f"a value of type {type(value).__name__} can't be expected of JSON{where}")
+        elif type(value) in (int, float) and not _is_finite(value):
+            raise ValueError(f"a number that no float can hold can't be expected of JSON{where}")
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:
+        return False
+
+
+def _walk(value: Any) -> Iterator[tuple[Path, Any]]:
+    """Each value within, with its path, the whole first; not below a level that is too deep (it may be endless)."""
+    pending: list[tuple[Path, Any]] = [((), value)]
+    while pending:
+        path, value = pending.pop()
+        yield path, value
+        if len(path) < DEPTH_LIMIT and isinstance(value, (dict, list)):
+            children = value.items() if isinstance(value, dict) else enumerate(value)
+            pending.extend(((*path, key), child) for key, child in children)
+
+
+def grade_answer(
+    expected: Mapping[str, Any],
+    answer: Answer,
+    tolerance: Tolerance = DEFAULT_TOLERANCE,
+    rules: Mapping[Path, KeyRule] = {},
+) -> Grade:
+    """1.0 if the answer has all that is expected, else 0.0 with a reason a difference. Never raises for an answer.
+
+    `rules`: for single values, by their paths in `expected`, checked (`grading_rules.rules_by_path`).
+    """
+    if answer.problem is not None:
+        return Grade(0.0, note=answer.problem)
+    if not isinstance(answer.value, dict):
+        return Grade(0.0, note=f"the answer is {_kind(answer.value)}; a JSON object was due")
+    found = differences(expected, answer.value, tolerance, rules)
+    reasons = tuple(islice(found, REASONS_LIMIT))
+    more = sum(1 for _ in found)
+    note = f"{len(reasons) + more:,} values differ; the first {len(reasons)} are listed" if more else None
+    return Grade(0.0 if reasons else 1.0, reasons, note)
+
+
+def _kind(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, (list, str)):
+        return "an array" if isinstance(value, list) else "a string"
+    return "a number"

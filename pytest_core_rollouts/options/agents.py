@@ -1,0 +1,160 @@
+"""The agents of a run: `--harness` x `--model`, and agent files, each checked against the Core that is to run it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pytest
+
+from pytest_core_rollouts.agents_api.address import is_loopback, normalize_base_url
+from pytest_core_rollouts.matrix import DEFAULT, HARNESS_PROTOCOLS, MODELLESS, Agent, MatrixError, check_distinct
+from pytest_core_rollouts.options import values as option_values
+from pytest_core_rollouts.options.values import OptionValues
+
+EMBEDDED: Final = "embedded"
+MODEL_URLS: Final = {"responses": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
+"""Examples, for messages: whose model is paid for is always said."""
+MODEL_KEY: Final = "MODEL_API_KEY"
+
+
+def agents_from_options(values: OptionValues, core: str | None) -> tuple[Agent, ...]:
+    """Every agent asked for; one of the defaults where none was. `core`: its URL, `embedded`, or None (not known).
+
+    Raises pytest.UsageError, in one line, where an agent can't be or two share a name.
+    """
+    files = values.texts("agent")
+    agents = [_from_file(values, file) for file in files]
+    harnesses, models = values.each("harness", option_values.name), values.each("model", option_values.name)
+    if harnesses or models or not files:
+        default = "oracle" if core == EMBEDDED else DEFAULT
+        agents += [
+            _agent(values, harness, model) for harness in harnesses or [default] for model in models or [DEFAULT]
+        ]
+    agents = _with_harness_config(values, agents)
+    try:
+        for agent in agents:
+            agent.check()
+        check_distinct(agents)
+    except MatrixError as error:
+        raise pytest.UsageError(str(error)) from None
+    for agent in agents:
+        _check_core(agent, core)
+        _check_base_url(agent)
+    return tuple(agents)
+
+
+def model_key_names(agents: Iterable[Agent]) -> list[str]:
+    """The environment variables that hold the keys of the agents' model providers."""
+    return sorted({agent.api_key_env for agent in agents if agent.base_url is not None and agent.api_key_env})
+
+
+def secure_url(text: str, where: str) -> str:
+    """A base URL, normalized: https, or http towards this machine. Raises pytest.UsageError."""
+    try:
+        url = normalize_base_url(text)
+    except ValueError as error:
+        raise pytest.UsageError(f"{where}: {error}") from None
+    parts = urlsplit(url)
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        raise pytest.UsageError(
+            f"{where}: {url} would get the key in the clear; use https (http is for this machine only)"
+        )
+    return url
+
+
+def _agent(values: OptionValues, harness: str, model: str) -> Agent:
+    base_url = values.text("model-base-url")
+    return Agent(
+        harness=harness,
+        model=model,
+        protocol=values.text("model-protocol"),
+        base_url=base_url,
+        api_key_env=MODEL_KEY if base_url else None,
+        context_window=values.one("context-window", option_values.positive_integer, None),
+        max_output_tokens=values.one("max-output-tokens", option_values.positive_integer, None),
+    )
+
+
+def _from_file(values: OptionValues, file: str) -> Agent:
+    from pytest_core_rollouts.options.agent_file import (  # it loads YAML, which few runs need here
+        AgentError,
+        load_agent,
+    )
+
+    try:
+        agent = load_agent(values.base("agent") / file)
+    except AgentError as error:
+        raise pytest.UsageError(str(error)) from None
+    if agent.base_url is not None and agent.api_key_env is None:
+        agent = replace(agent, api_key_env=MODEL_KEY)
+    return agent
+
+
+def _with_harness_config(values: OptionValues, agents: Sequence[Agent]) -> list[Agent]:
+    given: dict[str, dict[str, Any]] = {}
+    for harness, key, value in values.each("harness-config", _harness_config):
+        where = values.shown("harness-config")
+        if not any(agent.harness == harness for agent in agents):
+            raise pytest.UsageError(f"{where}: no agent of this run has the harness {harness!r}")
+        if key in given.setdefault(harness, {}):
+            raise pytest.UsageError(f"{where}: {harness}:{key} is given twice")
+        given[harness][key] = value
+    return [_configured(agent, given.get(agent.harness, {})) for agent in agents]
+
+
+def _configured(agent: Agent, given: Mapping[str, Any]) -> Agent:
+    return replace(agent, harness_config={**agent.harness_config, **given}) if given else agent
+
+
+def _harness_config(text: str) -> tuple[str, str, Any]:
+    match = re.fullmatch(r"([^:=]+):([^=]+)=(.*)", text, re.DOTALL)
+    if match is None:
+        raise ValueError("is no HARNESS:KEY=JSON")
+    harness, key, value = match.groups()
+    if harness not in HARNESS_PROTOCOLS or harness in MODELLESS:
+        raise ValueError(f"names no harness that takes parameters: {harness!r}")
+    try:
+        return harness, key, json.loads(value, parse_constant=_refuse)
+    except ValueError:
+        raise ValueError(f"has no JSON after the '='; a text needs its quotes: {key}={json.dumps(value)}") from None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _check_core(agent: Agent, core: str | None) -> None:
+    if core == EMBEDDED:
+        _check_embedded(agent)
+    if core not in (None, EMBEDDED) and agent.harness in MODELLESS:
+        raise pytest.UsageError(
+            f"{_shown(agent)}: runs on the embedded Core alone (--core embedded); a solution must not leave here"
+        )
+
+
+def _check_embedded(agent: Agent) -> None:
+    from pytest_core_rollouts.embedded.launch import HARNESSES  # with it come modules that few runs need
+
+    if agent.harness not in HARNESSES:
+        runs = ", ".join(HARNESSES)
+        raise pytest.UsageError(f"{_shown(agent)}: the embedded Core runs {runs}; {agent.harness} needs another one")
+    if (protocols := HARNESS_PROTOCOLS[agent.harness]) and agent.base_url is None:
+        url = MODEL_URLS[protocols[0]]
+        raise pytest.UsageError(
+            f"{_shown(agent)}: the embedded Core has no model of its own; say --model NAME --model-base-url {url} and "
+            f"put the key in {MODEL_KEY} (or give model, base_url and api_key_env in an agent file)"
+        )
+
+
+def _check_base_url(agent: Agent) -> None:
+    if agent.base_url is not None:
+        secure_url(agent.base_url.replace("{rollout_id}", "rollout"), f"{_shown(agent)}: model base URL")
+
+
+def _shown(agent: Agent) -> str:
+    return f"agent {agent.name}" if agent.name is not None else f"harness {agent.harness}"

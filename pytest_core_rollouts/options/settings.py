@@ -1,0 +1,305 @@
+"""Everything that was asked for, checked, in one frozen Settings."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from pytest_core_rollouts.collecting import task_sources
+from pytest_core_rollouts.gates.gate import AllowedErrors, Gate, parse_gate
+from pytest_core_rollouts.matrix import Agent
+from pytest_core_rollouts.options import values as option_values
+from pytest_core_rollouts.options.agents import EMBEDDED, agents_from_options, model_key_names, secure_url
+from pytest_core_rollouts.options.declared import BY_NAME
+from pytest_core_rollouts.options.key_check import refuse_keys
+from pytest_core_rollouts.options.values import Layered, OptionValues
+from pytest_core_rollouts.records import RecordsError
+from pytest_core_rollouts.report.html import HtmlReportError, require_jinja
+from pytest_core_rollouts.reuse.replay import Replay
+from pytest_core_rollouts.reuse.resume import Resumed
+from pytest_core_rollouts.tasks import Network, Task
+from pytest_core_rollouts.tasks.folders import find_task, names_tasks
+
+MOST_LABELS = 8
+
+ASKED = "rollouts_asked"
+"""Where an xdist worker finds what its controller decided."""
+
+settings_key = pytest.StashKey["Settings"]()
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line, the ini file and the environment ask for. Keys are held out of every repr."""
+
+    roots: tuple[Path, ...]
+    """The folders that hold tasks (ini `rollout_tasks`)."""
+    asked: bool = False
+    """Whether rollouts may run at all."""
+    aimed: bool = False
+    """Whether an option asked for them: then a run without a path is about tasks alone."""
+    agents: tuple[Agent, ...] = ()
+    samples: Layered[int] = field(default=Layered(None, None, 1))
+    timeout: Layered[float] = field(default=Layered(None, None, 900.0))
+    network: Layered[Network] = field(default=Layered(None, None, Network.disabled()))
+    core: str | None = None
+    """`embedded`, a base URL (see `require_core`), or None: not configured."""
+    tasks: frozenset[str] = frozenset()
+    """Ids of the only tasks to run; empty: all."""
+    concurrency: int | None = None
+    out: Path | None = None
+    report: Path | None = None
+    html: Path | None = None
+    html_items: int | None = None
+    """Items of each rollout that the HTML report keeps; None: all."""
+    gates: tuple[Gate, ...] = ()
+    baseline: Path | None = None
+    allow_errors: AllowedErrors | None = None
+    """How many faults may leave the verdict to the gate; None: each is pytest's ERROR."""
+    replay: Replay | None = None
+    """Rows to grade again instead of running anything."""
+    resume: Resumed | None = None
+    """The run to go on with; None in xdist's workers too, whose controller tells them."""
+    max_time: float | None = None
+    """Seconds after which nothing more starts."""
+    max_tokens: int | None = None
+    retries: int = 1
+    labels: Mapping[str, str] = field(default_factory=dict)
+    items: str = "inline"
+    hide_expected: bool = False
+    core_key: str | None = field(default=None, repr=False)
+    capture: Path | None = None
+    """Where the embedded Core keeps what models were asked and replied."""
+    model_params: Mapping[str, Any] = field(default_factory=dict)
+    """What the embedded Core merges into each request to a model."""
+    model_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Environment variable -> key of a model provider."""
+
+    @property
+    def embedded(self) -> bool:
+        return self.core == EMBEDDED
+
+    def rollouts_of(self, task: Task) -> Iterator[tuple[Agent, int]]:
+        """The agent and sample of every rollout of a task."""
+        if self.replay is not None:
+            yield from self.replay.rollouts_of(task.id)
+            return
+        for agent in self.agents:
+            for sample in range(self.samples.over(task.samples)):
+                yield agent, sample
+
+    @property
+    def soft(self) -> bool:
+        """Whether gates, and not each rollout's own assertion, decide about rewards."""
+        return any(not gate.asserts_each for gate in self.gates)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Every key we know, to be masked wherever it turns up."""
+        return tuple(key for key in (self.core_key, *self.model_keys.values()) if key)
+
+    def require_core(self) -> None:
+        """Make sure, once rollouts are selected, of a Core and every key. Raises pytest.UsageError in one line.
+
+        Not checked before: what is wrong in the environment must not cost anybody a run that selects no rollout.
+        """
+        if self.core is None:
+            raise pytest.UsageError(
+                "rollouts need a Core: set OPENAI_BASE_URL and OPENAI_API_KEY, or say --core URL, "
+                "or --core embedded for one of our own on this machine"
+            )
+        if not self.embedded:
+            secure_url(self.core, "OPENAI_BASE_URL")
+            if self.core_key is None:
+                raise pytest.UsageError(f"the Core at {self.core} needs a key: set OPENAI_API_KEY")
+        for name in model_key_names(self.agents):
+            if name not in self.model_keys:
+                raise pytest.UsageError(f"a model base URL needs its key: set the environment variable {name}")
+
+
+def read_settings(config: pytest.Config) -> Settings:
+    """Check everything that was asked for; a `pytest.UsageError` says in one line what is wrong and what to do."""
+    values = OptionValues(config)
+    roots = roots_of(config)
+    if not _asked(config, values, roots):
+        return Settings(roots)  # nothing else is looked at: a mistake in here must not cost anybody their tests
+    refuse_keys(values)
+    replay = _replay(values, config)
+    core = _core(values) if replay is None else None
+    agents = agents_from_options(values, core) if replay is None else replay.agents
+    return Settings(
+        roots=roots,
+        asked=True,
+        aimed=values.any_option(),
+        agents=agents,
+        samples=values.layered("samples", option_values.positive_integer, 1),
+        timeout=values.layered("timeout", option_values.positive_seconds, 900.0),
+        network=values.layered("network", option_values.network, Network.disabled()),
+        core=core,
+        tasks=_tasks(values, roots, config),
+        concurrency=values.one("concurrency", option_values.positive_integer, None),
+        out=values.path("out"),
+        report=_report(values),
+        html=_html(values),
+        html_items=values.one("html-items", option_values.positive_integer, None),
+        gates=_gates(values),
+        baseline=values.path("baseline"),
+        allow_errors=values.one("allow-errors", option_values.allowed_errors, None),
+        replay=replay,
+        resume=None if hasattr(config, "workerinput") else _resume(values, config),
+        max_time=values.one("max-time", option_values.duration, None),
+        max_tokens=values.one("max-tokens", option_values.positive_integer, None),
+        retries=values.one("retries", option_values.count, 1),
+        labels=_labels(values),
+        items=values.one("items", option_values.one_of("inline", "files", "none"), "inline"),
+        hide_expected=values.switch("hide-expected"),
+        capture=_of_embedded(values, "capture", values.path("capture"), core, replay),
+        model_params=_of_embedded(
+            values, "model-params", values.one("model-params", option_values.model_params, {}), core, replay
+        ),
+        core_key=os.environ.get("OPENAI_API_KEY") or None,
+        model_keys={name: key for name in model_key_names(agents) if (key := os.environ.get(name))},
+    )
+
+
+def _of_embedded(values: OptionValues, name: str, value: T, core: str | None, replay: Replay | None) -> T:
+    """A setting of the model proxy, which the embedded Core alone has."""
+    if value and core != EMBEDDED and replay is None:
+        raise pytest.UsageError(
+            f"{values.shown(name)}: works on the embedded Core alone (--core embedded); on another one the harness "
+            "asks the inference server itself, which can record and set such things"
+        )
+    return value
+
+
+def roots_of(config: pytest.Config) -> tuple[Path, ...]:
+    """The folders that hold tasks, whether they exist or not."""
+    given: list[Path] | None = config.getini("rollout_tasks")
+    return tuple(dict.fromkeys(Path(os.path.normpath(root)) for root in given or (config.rootpath / "tasks",)))
+
+
+def _asked(config: pytest.Config, values: OptionValues, roots: Sequence[Path]) -> bool:
+    """Whether rollouts were asked for: by an option, by the ini file, or by a path that means tasks."""
+    if hasattr(config, "workerinput"):
+        return bool(config.workerinput.get(ASKED))  # the controller has decided
+    if values.any_option() or config.getini("rollout_run"):
+        return True
+    if config.args_source is not pytest.Config.ArgsSource.ARGS:
+        return False
+    here = config.invocation_params.dir
+    named = [Path(os.path.normpath(here / arg.split("::")[0])) for arg in config.args]
+    return any(names_tasks(path, roots) or task_sources.plugin_of(config, path) is not None for path in named)
+
+
+def _core(values: OptionValues) -> str | None:
+    text = values.text("core")
+    if text is None:
+        return os.environ.get("OPENAI_BASE_URL") or None
+    return text if text == EMBEDDED else secure_url(text, values.shown("core"))
+
+
+def _tasks(values: OptionValues, roots: Sequence[Path], config: pytest.Config) -> frozenset[str]:
+    ids = values.texts("task")
+    if task_sources.files(config):
+        return frozenset(ids)  # what tasks there are is known at collection
+    for task in ids:
+        if find_task(task, roots, config.rootpath) is None:
+            folders = ", ".join(map(str, roots))
+            raise pytest.UsageError(f"{values.shown('task')}: no task {task!r}; an id is a folder's path in {folders}")
+    return frozenset(ids)
+
+
+def _gates(values: OptionValues) -> tuple[Gate, ...]:
+    gates = tuple(values.each("gate", option_values.gate)) or (parse_gate("each"),)
+    for gate in gates:
+        if gate.needs_baseline and values.path("baseline") is None:
+            raise pytest.UsageError(
+                f"{values.shown('gate')} {gate.expression} compares with an earlier run; name its JSONL with "
+                "--rollout-baseline"
+            )
+    return gates
+
+
+def _replay(values: OptionValues, config: pytest.Config) -> Replay | None:
+    path = values.path("replay")
+    if path is None:
+        return None
+    for name in ("harness", "model", "agent", "samples", "core"):
+        if config.getoption(BY_NAME[name].dest) is not None:
+            raise pytest.UsageError(
+                f"{values.shown(name)}: a replay's rollouts are those of its file; choose among them with -k, -m or "
+                "--rollout-task"
+            )
+    out = values.path("out")
+    if out is not None and out.exists() and out.samefile(path):
+        raise pytest.UsageError(f"{values.shown('out')}: {out} is the file that is replayed; choose another")
+    try:
+        return Replay.open(path)
+    except RecordsError as error:
+        raise pytest.UsageError(f"{values.shown('replay')}: {error}") from None
+
+
+def _report(values: OptionValues, name: str = "report") -> Path | None:
+    path = values.path(name)
+    if path is not None and path.is_dir():
+        raise pytest.UsageError(f"{values.shown(name)}: {path} is a folder; name a file in it")
+    return path
+
+
+def _html(values: OptionValues) -> Path | None:
+    path = _report(values, "html")
+    if path is not None:
+        try:
+            require_jinja()
+        except HtmlReportError as error:
+            raise pytest.UsageError(f"{values.shown('html')}: {error}") from None
+    return path
+
+
+def _resume(values: OptionValues, config: pytest.Config) -> Resumed | None:
+    path, run_id = values.path("resume"), None
+    if path is None:
+        return None
+    shown = values.shown("resume")
+    if values.path("replay") is not None:
+        raise pytest.UsageError(f"{shown}: a replay runs nothing that could be resumed; leave one of them out")
+    if (
+        config.inipath is None
+        and config.rootpath != config.invocation_params.dir
+        and config.getoption("rootdir") is None
+    ):
+        here = config.invocation_params.dir
+        if here.is_relative_to(config.rootpath) and not path.is_relative_to(here):  # ids of tasks count from there
+            raise pytest.UsageError(
+                f"{shown}: for want of an ini file pytest takes {config.rootpath} as its root, so that tasks have "
+                f"other ids than before; add --rootdir {here}"
+            )
+    if not path.exists() and (named := re.fullmatch(r"(.+)::([A-Za-z0-9-]+)", path.name)):
+        path, run_id = path.with_name(named[1]), named[2]
+    out = values.path("out")
+    both = (config.getoption(BY_NAME[name].dest) is None for name in ("out", "resume"))  # an ini file's is overridden
+    if out is not None and len(set(both)) == 1 and out.resolve() != path.resolve():
+        raise pytest.UsageError(f"{values.shown('out')}: a resumed run goes on in its own file, {path}; leave this out")
+    try:
+        return Resumed.open(path, run_id)
+    except RecordsError as error:
+        raise pytest.UsageError(f"{shown}: {error}") from None
+
+
+def _labels(values: OptionValues) -> dict[str, str]:
+    pairs = values.each("label", option_values.label)
+    labels = dict(pairs)
+    if len(labels) < len(pairs):
+        twice = next(key for index, (key, _) in enumerate(pairs) if key in dict(pairs[:index]))
+        raise pytest.UsageError(f"{values.shown('label')}: {twice!r} is given twice")
+    if len(labels) > MOST_LABELS:
+        raise pytest.UsageError(f"{values.shown('label')}: {len(labels)} labels; a Session has room for {MOST_LABELS}")
+    return labels

@@ -1,0 +1,33 @@
+"""Records: one row of JSONL per rollout."""
+
+from __future__ import annotations
+
+from pytest_core_rollouts.records.record import (
+    SCHEMA,
+    RecordsError,
+    RecordsWarning,
+    RolloutRecord,
+    Status,
+    append,
+    check_writable,
+    count_planned,
+    effective,
+    read_located,
+    read_records,
+    record_at,
+)
+
+__all__ = [
+    "SCHEMA",
+    "RecordsError",
+    "RecordsWarning",
+    "RolloutRecord",
+    "Status",
+    "append",
+    "check_writable",
+    "count_planned",
+    "effective",
+    "read_located",
+    "read_records",
+    "record_at",
+]

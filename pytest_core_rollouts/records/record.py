@@ -1,0 +1,419 @@
+"""One rollout's record, and the JSONL file that records live in.
+
+The file is the only truth about a run: a row is written, locked and synced, before anybody hears of the rollout, and
+every report and gate is computed from rows. What that asks of this module, and how it is met:
+
+- Many processes write one file. `append` takes a lock on the file, so rows never interleave, whatever their size; a
+  file system that cannot lock is an error, not a risk.
+- A process may be killed in the middle of a row. The next `append` cuts a half row off before it writes (or ends
+  a row that lacks only its newline), and a reader skips a half row at the end, and only there, with a warning.
+- A disk may be full. What was written of the row is cut back, and `RecordsError` says so; the run must then stop.
+- Any reader must cope. Rows are strict JSON in ASCII, one a line; nothing an agent writes can break a line or a parser.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import json
+import math
+import os
+import stat
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args
+
+from pytest_core_rollouts.records.errors import RecordsError, RecordsWarning
+from pytest_core_rollouts.records.item_files import read_items
+from pytest_core_rollouts.records.jsonable import jsonable
+from pytest_core_rollouts.records.masking import Masker
+
+__all__ = [
+    "SCHEMA",
+    "RecordsError",
+    "RecordsWarning",
+    "RolloutRecord",
+    "Status",
+    "append",
+    "check_writable",
+    "count_planned",
+    "effective",
+    "read_located",
+    "read_records",
+    "record_at",
+]
+
+SCHEMA = 1
+
+Status = Literal["completed", "failed", "cancelled", "timeout", "error"]
+ItemsMode = Literal["inline", "none"]
+
+_ROW_START = b'{"rollout_id"'
+
+
+class _NotJSON(RecordsError):
+    """A line that is no JSON: at the end of a file, a row that was cut off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutRecord:
+    """One rollout: one Session of one agent on one task, and its grade. One line of the JSONL, fields in this order.
+
+    `reward` is in [0, 1], or None where nothing was learned about the agent: the rollout was cancelled, or could not
+    be run or graded. Such a row is missing data, never a 0. Raises ValueError for a reward its status cannot have.
+    """
+
+    rollout_id: str
+    task: str
+    harness: str
+    model: str
+    sample: int
+    session_id: str | None = None
+    status: Status
+    reward: float | None
+    answer: Any = None  # the parsed answer, or None
+    duration_s: float | None = None  # create to the Turn's end, seconds; None when no Session was created
+    usage: Mapping[str, Any] | None = None  # token counts of the last Turn, as returned; None where unknown
+    items: Sequence[Any] | None = None  # the trajectory, every Item as returned; None when it was not kept
+    error: str | None = None
+
+    schema: int = SCHEMA
+    run_id: str
+    group_id: str
+    agent: Mapping[str, Any] = field(default_factory=dict)  # {name (of an agent file, or None), digest, ...}
+    labels: Mapping[str, str] = field(default_factory=dict)
+    attempt: int = 0
+    started_at: str | None = None  # ISO 8601, UTC, with its offset
+    timings: Mapping[str, float] = field(default_factory=dict)  # seconds: create, prepare, turn, fetch
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    input_digest: str = ""
+    grading_digest: str = ""
+    reasons: Sequence[Any] = ()  # [{path, expected, answered}]
+    answer_text: str | None = None  # what the agent wrote, when it is no JSON
+    outputs: Sequence[Any] = ()  # files that the agent made and that were kept, see `kept_files`
+    items_file: Mapping[str, Any] | None = None  # where the trajectory is, if not in the row, see `item_files`
+    notes: Sequence[str] = ()
+    planned: Mapping[str, int] = field(default_factory=dict)  # see `count_planned`
+    request_ids: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.status not in get_args(Status):
+            raise ValueError(f"status {self.status!r} is none of {', '.join(get_args(Status))}")
+        if self.reward is None:
+            if self.status in ("completed", "timeout"):
+                raise ValueError(f"a rollout that is {self.status} has a reward; this one has none")
+        elif self.status in ("cancelled", "error"):
+            raise ValueError(f"a rollout with status {self.status} has no reward; this one has {self.reward!r}")
+        elif not (math.isfinite(self.reward) and 0 <= self.reward <= 1):
+            raise ValueError(f"reward {self.reward!r} is not between 0 and 1")
+
+    @property
+    def graded(self) -> bool:
+        """Whether this row says something about the agent."""
+        return self.reward is not None
+
+    @property
+    def solved(self) -> bool:
+        """Whether the reward is one that passes: 1, or the task's own `pass_threshold`."""
+        threshold = self.settings.get("pass_threshold", 1)
+        return self.reward is not None and self.reward >= (threshold if isinstance(threshold, (int, float)) else 1)
+
+    @property
+    def tokens(self) -> int | None:
+        """Input and output tokens together; None where the usage does not say."""
+        usage = self.usage or {}
+        counts = [usage.get(key) for key in ("total_tokens", "input_tokens", "output_tokens")]
+        total, *parts = [count if type(count) is int and 0 <= count < 2**53 else None for count in counts]
+        return total if total is not None or None in parts else sum(part or 0 for part in parts)
+
+    @property
+    def xfail(self) -> bool:
+        """Whether the rollout was expected to fail: it is told with the rest, and no gate judges it."""
+        return bool(self.settings.get("xfail"))
+
+    @property
+    def digests(self) -> tuple[str, str, str]:
+        """What the rollout was of: task input, grading, agent."""
+        return self.input_digest, self.grading_digest, str(self.agent.get("digest", ""))
+
+    @property
+    def answered(self) -> bool:
+        """Whether the agent came to its end and what it left was fetched, graded or not."""
+        return self.status == "completed" or (self.status == "error" and "fetch" in self.timings)
+
+    @property
+    def work(self) -> str:
+        """What must be the same for two rows to be of the same work: input, grading, agent, labels and settings."""
+        settings = {name: self.settings.get(name) for name in ("timeout", "network", "outputs", "xfail")}
+        return json.dumps([self.digests, dict(self.labels), settings], sort_keys=True, default=str)
+
+    def to_line(self, masks: Masker | None = None, *, items: ItemsMode = "inline") -> bytes:
+        """The row as strict JSON in ASCII, with its newline. Known secrets are masked, `items="none"` leaves Items out.
+
+        Ids, digests, status and numbers are never masked: they hold no free text, and a row must stay findable.
+        """
+        row = {name: jsonable(getattr(self, name)) for name in _FIELDS}
+        if items == "none":
+            row["items"] = None
+        if masks is not None:
+            row = {name: _masked(name, value, masks) for name, value in row.items()}
+        return json.dumps(row, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> RolloutRecord:
+        """The record of one line. Fields this version does not know are ignored; RecordsError for anything else.
+
+        Raises RecordsError, without a file's name, for a line that is no record or was written by a newer schema.
+        """
+        row = _parse(line)
+        if not isinstance(row, dict) or type(row.get("schema")) is not int:
+            raise RecordsError("not a rollout record: a JSON object with the field 'schema' was expected")
+        if row["schema"] > SCHEMA:
+            raise RecordsError(
+                f"written with schema {row['schema']}, newer than {SCHEMA}: upgrade pytest-core-rollouts"
+            )
+        try:
+            return cls(**{name: _checked(name, row[name]) for name in _FIELDS if name in row})
+        except (TypeError, ValueError) as error:
+            raise RecordsError(
+                f"not a rollout record: {str(error).removeprefix('RolloutRecord.__init__() ')}"
+            ) from None
+
+
+_FIELDS = tuple(entry.name for entry in dataclasses.fields(RolloutRecord))
+_UNMASKED = frozenset(
+    (
+        *("rollout_id", "group_id", "run_id", "sample", "status", "reward", "duration_s", "schema", "attempt"),
+        *("started_at", "timings", "input_digest", "grading_digest", "planned"),
+    )
+)
+_NUMBER = (int, float)
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("rollout_id", "task", "harness", "model", "status", "run_id", "group_id"), (str,)),
+    **dict.fromkeys(("input_digest", "grading_digest"), (str,)),
+    **dict.fromkeys(("session_id", "error", "started_at", "answer_text"), (str, type(None))),
+    **dict.fromkeys(("sample", "attempt"), (int,)),
+    **dict.fromkeys(("reward", "duration_s"), (*_NUMBER, type(None))),
+    **dict.fromkeys(("agent", "labels", "timings", "settings", "planned", "request_ids"), (dict,)),
+    **dict.fromkeys(("reasons", "notes", "outputs"), (list,)),
+    **dict.fromkeys(("usage", "items_file"), (dict, type(None))),
+    "items": (list, type(None)),
+}
+
+
+def _masked(name: str, value: Any, masks: Masker) -> Any:
+    """A field of a row without secrets. What was answered, and is graded again some day, loses known ones alone."""
+    if name in _UNMASKED or value is None:
+        return value
+    if name == "error":
+        return masks.message(value)
+    if name == "notes":
+        return list(map(masks.message, value))
+    return masks.trajectory(value) if name in ("items", "settings") else masks.data(value)
+
+
+def _checked(name: str, value: Any) -> Any:
+    types = _TYPES.get(name)
+    if types and (not isinstance(value, types) or isinstance(value, bool)):
+        raise ValueError(f"{name!r} is {type(value).__name__}")
+    return value
+
+
+def _parse(line: bytes) -> Any:
+    try:
+        return json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise _NotJSON(f"not JSON ({error})") from None
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
+
+
+def count_planned(rollouts: Iterable[tuple[str, str]]) -> dict[tuple[str, str], dict[str, int]]:
+    """What a run was going to do, told so that each row can carry it: (agent, task) of every rollout selected.
+
+    Gives for each (agent, task): {"run": rollouts selected in all, "agent": those of this agent, "tasks": this agent's
+    tasks, "group": the samples of this task and agent}. With it a report from rows alone knows what never ran.
+    """
+    groups: dict[tuple[str, str], int] = {}
+    for key in rollouts:
+        groups[key] = groups.get(key, 0) + 1
+    of_agent: dict[str, list[int]] = {}
+    for (agent, _), samples in groups.items():
+        of_agent.setdefault(agent, []).append(samples)
+    total = sum(groups.values())
+    return {
+        key: {"run": total, "agent": sum(of_agent[key[0]]), "tasks": len(of_agent[key[0]]), "group": samples}
+        for key, samples in groups.items()
+    }
+
+
+# Writing
+
+
+def append(
+    path: Path,
+    record: RolloutRecord,
+    masks: Masker | None = None,
+    *,
+    items: ItemsMode = "inline",
+    sync: bool = True,
+) -> None:
+    """Append one row and return when it is on disk. Folders are made as needed; any process or thread may call this.
+
+    Without `sync` it is only the system's by then: for rows that can be made again for nothing.
+
+    Raises RecordsError when the row could not be written whole; the file then ends where it ended before.
+    """
+    line = record.to_line(masks, items=items)
+    with _explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)  # released by close
+            end = _mend_tail(path, fd)
+            try:
+                _write(fd, line)
+                if sync:
+                    os.fsync(fd)
+            except OSError:
+                os.ftruncate(fd, end)
+                raise
+        finally:
+            os.close(fd)
+
+
+def check_writable(path: Path) -> None:
+    """Make sure, before any paid work, that rows can be appended to `path`. Creates nothing that stays.
+
+    Raises RecordsError when they cannot, or when the file holds something else than records.
+    """
+    with _explained(path):
+        if not path.exists():
+            folder = next(parent for parent in path.absolute().parents if parent.exists())
+            with tempfile.TemporaryFile(dir=folder):  # a name of its own: another run may be making `path` right now
+                return
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise RecordsError(f"{path}: not a regular file; choose another file with --rollout-out")
+        with path.open("r+b") as file:
+            start = file.read(len(_ROW_START))
+    if not _ROW_START.startswith(start):
+        raise RecordsError(f"{path}: holds something else than rollout records; choose another file with --rollout-out")
+
+
+def _write(fd: int, data: bytes) -> None:
+    """Write all of `data`: one call, unless the system takes less; then the next call says why (a full disk)."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _mend_tail(path: Path, fd: int) -> int:
+    """Cut off a half row that a dead writer left, or end a whole one that lacks its newline; gives the file's size."""
+    end = os.fstat(fd).st_size
+    if end == 0 or os.pread(fd, 1, end - 1) == b"\n":
+        return end
+    start, tail = end, b""
+    while start and b"\n" not in tail:
+        block = min(start, 1 << 16)
+        start -= block
+        tail = os.pread(fd, block, start) + tail
+    tail = tail[tail.rfind(b"\n") + 1 :]
+    begun = tail.rstrip(b"\0")  # a power cut can leave a file longer than what was written
+    if not (begun.startswith(_ROW_START) or _ROW_START.startswith(begun)):
+        raise RecordsError(
+            f"{path}: its last line is neither whole nor a rollout record, and is left alone; "
+            "choose another file with --rollout-out"
+        )
+    try:
+        _parse(tail)
+    except _NotJSON:
+        os.ftruncate(fd, end - len(tail))
+        return end - len(tail)
+    _write(fd, b"\n")
+    return end + 1
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RecordsError(
+            f"{path}: cannot write rollout records: {error.strerror or error}; "
+            "free or mend the disk, or choose another file with --rollout-out"
+        ) from error
+
+
+# Reading
+
+
+def read_records(path: Path, *, items: bool = True) -> Iterator[RolloutRecord]:
+    """Every record of the file, in its order, one at a time. `items=False` drops trajectories as it reads.
+
+    A half row at the very end is passed over with a RecordsWarning: its rollout is owed again. Raises RecordsError,
+    naming file and line, for any other line that is no record, and for a file that cannot be read.
+    """
+    return (record for _, record in read_located(path, items=items))
+
+
+def read_located(path: Path, *, items: bool = True) -> Iterator[tuple[int, RolloutRecord]]:
+    """The same, each with the offset of its line in the file, for `record_at`."""
+    offset = end = 0
+    try:
+        with path.open("rb") as file:  # binary: lines end at \n alone, never at U+2028 or U+0085
+            for number, line in enumerate(file, 1):
+                offset, end = end, end + len(line)
+                if not line.strip():
+                    continue
+                try:
+                    record = RolloutRecord.from_line(line)
+                except RecordsError as error:
+                    if line.endswith(b"\n") or not isinstance(error, _NotJSON):
+                        raise RecordsError(f"{path}:{number}: {error}") from None
+                    warnings.warn(f"{path}:{number}: passed over: the row was cut off", RecordsWarning, stacklevel=3)
+                    return
+                yield offset, _with_items(path, record) if items else dataclasses.replace(record, items=None)
+    except OSError as error:
+        raise RecordsError(f"{path}: cannot read rollout records: {error.strerror or error}") from error
+
+
+def record_at(path: Path, offset: int) -> RolloutRecord:
+    """The record whose line begins at `offset`. Raises RecordsError."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            record = RolloutRecord.from_line(file.readline())
+    except OSError as error:
+        raise RecordsError(f"{path}: cannot read rollout records: {error.strerror or error}") from error
+    except RecordsError as error:
+        raise RecordsError(f"{path}: at byte {offset}: {error}; the file was changed since it was first read") from None
+    return _with_items(path, record)
+
+
+def _with_items(path: Path, record: RolloutRecord) -> RolloutRecord:
+    """The record with a trajectory that is kept beside it, as if it stood in the row."""
+    if record.items_file is None:
+        return record
+    return dataclasses.replace(record, items=read_items(path, record.items_file), items_file=None)
+
+
+def effective(records: Iterable[RolloutRecord]) -> dict[str, RolloutRecord]:
+    """The one row that counts for each rollout_id, in order of first appearance.
+
+    A rollout may have several rows: a resume ran it again, or graded it anew. Rows of other work than the newest (see
+    `RolloutRecord.work`) do not count; of the rest the first graded one does, else the newest.
+    """
+    rows: dict[str, RolloutRecord] = {}
+    graded: dict[tuple[str, str], RolloutRecord] = {}
+    for record in records:
+        work = record.rollout_id, record.work
+        if record.graded:
+            graded.setdefault(work, record)
+        rows[record.rollout_id] = graded.get(work, record)
+    return rows

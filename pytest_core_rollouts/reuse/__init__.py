@@ -1,0 +1,1 @@
+"""Results used again: a run that goes on where it ended, answers graded anew."""

@@ -1,0 +1,360 @@
+"""One rollout's life: create the Session, wait for its Turn, fetch the answer, grade it, keep it, delete the Session.
+
+`RolloutRunner.run` never raises for what can go wrong with one rollout: it returns a record that says so. The record
+goes to `save` before the Session is deleted, so that a crash in between leaves a Session to sweep and never a result
+to pay for twice. What `save` itself raises (a full disk) ends the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, Meaning
+from pytest_core_rollouts.agents_api.errors import printable
+from pytest_core_rollouts.agents_api.taxonomy import OURS, SESSION
+from pytest_core_rollouts.grading import Answer, Grade
+from pytest_core_rollouts.grading.threads import GraderFailed, Graders
+from pytest_core_rollouts.matrix import MatrixError, Rollout
+from pytest_core_rollouts.records import RolloutRecord, Status
+from pytest_core_rollouts.rollout.deletion import delete_session
+from pytest_core_rollouts.rollout.fetching import fetch_answer, fetch_items, fetch_outputs
+from pytest_core_rollouts.rollout.pressure import Pressure
+from pytest_core_rollouts.rollout.progress import Progress, lost_record
+from pytest_core_rollouts.rollout.session_request import session_body
+from pytest_core_rollouts.rollout.starting import Creation, go_ahead
+from pytest_core_rollouts.rollout.stopping import Stop, Stopped, end
+from pytest_core_rollouts.rollout.waiting import Fault, TurnWatch
+from pytest_core_rollouts.tasks import Task, TaskError
+
+if TYPE_CHECKING:
+    from pytest_core_rollouts.agents_api import Client
+
+__all__ = ["Grader", "Limits", "Outcome", "RolloutRunner", "lost_record"]
+
+Grader = Callable[[Task, Answer, Rollout], Grade]
+KeepFiles = Callable[[Rollout, int, Mapping[str, bytes]], Sequence[Mapping[str, Any]]]
+"""Takes a rollout, its attempt and the files its agent made; gives the row's `outputs`. What it raises ends the run."""
+
+WORTH_TELLING = 1.0
+"""Seconds lost on the Core that a record notes."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds that each stage beside the agent's own may take."""
+
+    first_look: float = 0.5
+    """From a Session's creation to the first look at its Turn, by when the event stream should be open."""
+    cancel: float = 15.0
+    """For a Turn to end after it was cancelled."""
+    fetch: float = 600.0
+    delete: float = 15.0
+    """For a busy Session to become deletable."""
+    unanswered: float = 10.0
+    """For Core to answer, past twice the rollout's own limit."""
+    create_stopped: float = 2.0
+    """For a Session's creation to end once a stop is asked for: a Session we know of can be deleted."""
+    outage: float = 3600.0
+    """For a Core that is down for everyone to make a Session; then the run stops."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A record as the caller needs it, its trajectory left on the disk, and what else to tell the user."""
+
+    record: RolloutRecord
+    warnings: tuple[str, ...] = ()
+    fatal: str | None = None
+    """A fault that every other rollout would meet too: the reason to stop the run."""
+    reused: bool = False
+    """Whether it comes from a row of an earlier session, and nothing was run."""
+
+
+@dataclass(frozen=True)
+class RolloutRunner:
+    """What all rollouts of a run share."""
+
+    grade: Grader
+    save: Callable[[RolloutRecord], None]
+    graders: Graders = field(default_factory=Graders)
+    model_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+    keep_items: bool = True
+    keep_files: KeepFiles | None = None
+    limits: Limits = Limits()
+    pressure: Pressure = field(default_factory=Pressure)
+    halted: Callable[[], str | None] = lambda: None
+    """Why no further attempt may start, or None."""
+
+    async def run(self, client: Client, rollout: Rollout, stop: Stop | None = None) -> Outcome:
+        """Run one rollout to its record, with a new attempt where infrastructure spoiled one.
+
+        Once a stop is asked for, it is over by the stop's deadline: with the result of a Turn that completed before,
+        else with a `cancelled` record. A run that is cancelled itself keeps a `cancelled` record too.
+        """
+        stop = stop or Stop()
+        work = asyncio.ensure_future(self._attempts(client, rollout, stop))
+        try:
+            if not await stop.before(work):
+                assert stop.deadline is not None
+                client.deadline = stop.deadline if client.deadline is None else min(client.deadline, stop.deadline)
+                await asyncio.wait({work}, timeout=stop.left)
+        finally:
+            await end(work)
+            client.deadline = None
+        return work.result()
+
+    async def _attempts(self, client: Client, rollout: Rollout, stop: Stop) -> Outcome:
+        notes: list[str] = []
+        warnings: list[str] = []
+        number, last = rollout.attempt, rollout.attempt + rollout.retries
+        pause: float | None = None
+        taken = rollout.retries + 1  # attempts that an earlier process may have spent on this rollout
+        while True:
+            progress = Progress(rollout, number, list(notes))
+            attempt = _Attempt(self, client, stop, progress, pause=pause)
+            attempt.may_retry, attempt.may_be_taken = number < last, taken > 0
+            outcome = await attempt.run()
+            warnings += attempt.warnings
+            if outcome is not None:
+                return replace(outcome, warnings=tuple(warnings))
+            notes.append(f"attempt {number}: {attempt.ending.error}")
+            pause = attempt.ending.pause
+            if attempt.ending.taken:
+                last, taken = last + 1, taken - 1
+            number += 1
+
+
+@dataclass(frozen=True)
+class _End:
+    """How an attempt ended: what its record says, and what follows from it."""
+
+    status: Status
+    reward: float | None
+    error: str | None = None
+    retry: bool = False
+    fatal: str | None = None
+    pause: float = 0.0
+    """Seconds that the next attempt has to wait."""
+    taken: bool = False
+    """Whether an attempt of an earlier process had this one's key, and its Session is deleted."""
+
+    @classmethod
+    def by(cls, meaning: Meaning, error: str, **more: Any) -> _End:
+        """As the taxonomy says."""
+        fatal = printable(error, 1000) if meaning.stops else None
+        return cls(meaning.status, meaning.reward, error, meaning.attempt, fatal, **more)
+
+
+class _Attempt:
+    """One Session from its creation to its deletion; `pause` seconds after the attempt before it, if there was one."""
+
+    def __init__(
+        self, runner: RolloutRunner, client: Client, stop: Stop, progress: Progress, *, pause: float | None
+    ) -> None:
+        self.runner = runner
+        self.client = client
+        self.stop = stop
+        self.progress = progress
+        self.pause = pause
+        self.may_retry = self.may_be_taken = False
+        self.warnings: list[str] = []
+        self.ending = _End("cancelled", None, "the run was interrupted")
+        self.outcome: Outcome | None = None
+
+    async def run(self) -> Outcome | None:
+        """The outcome; None where another attempt is to be made instead, because of how this one ended."""
+        self.client.request_ids.clear()
+        self.client.waited_s, self.client.waited_for = 0.0, None
+        try:
+            self.ending = await self._judged()
+            if not self._makes_way():
+                await self._keep_or_tell()
+            await self._delete()
+        except asyncio.CancelledError:  # the time is over: what is known is kept, without another request
+            if self.outcome is None:
+                self._keep(_End("cancelled", None, "the run was interrupted"))
+            self._left_behind("the run was interrupted before it was deleted")
+        finally:
+            self.runner.pressure.leave(self.client)
+        return self.outcome
+
+    def _makes_way(self) -> bool:
+        """Whether another attempt follows."""
+        if self.stop.asked or self.runner.halted() is not None:
+            return False
+        return self.may_be_taken if self.ending.taken else self.ending.retry and self.may_retry
+
+    async def _keep_or_tell(self) -> None:
+        """Keep the record. Where it can't be, a Session that has a result stays: whoever resumes finds it there."""
+        try:
+            self._keep(self.ending)
+        except Exception:
+            if self.ending.reward is None:
+                await self._delete()
+            raise
+
+    def _keep(self, ending: _End) -> None:
+        progress, keep_files = self.progress, self.runner.keep_files
+        waited, cause = progress.waited + self.client.waited_s, self.client.waited_for
+        if waited >= WORTH_TELLING and cause is not None:
+            progress.notes.append(f"waited {waited:.0f} s for the Core, beside its limit ({cause.problem})")
+        outputs: Sequence[Mapping[str, Any]] = ()
+        if keep_files is not None and progress.answer.artifacts:
+            outputs = keep_files(progress.rollout, progress.attempt, progress.answer.artifacts)
+        record = progress.record(ending.status, ending.reward, ending.error, self.client.request_ids, outputs)
+        self.runner.save(record)
+        self.outcome = Outcome(replace(record, items=None), fatal=ending.fatal)
+
+    async def _judged(self) -> _End:
+        """How it ended, whatever went wrong."""
+        try:
+            return await self._lived()
+        except Fault as fault:
+            ending = self._pressed(fault.meaning, str(fault))
+        except GraderFailed as failure:
+            return _End.by(OURS["grader"], str(failure))
+        except Stopped:
+            return _End.by(OURS["interrupted"], "the run was interrupted")
+        except AgentsAPIError as error:
+            taken = isinstance(error, APIStatusError) and error.code == "idempotency_conflict"
+            return _End.by(error.meaning, str(error), taken=taken and self.progress.session_id is None)
+        except TaskError as error:
+            return _End.by(OURS["task"], str(error))
+        except MatrixError as error:
+            return _End.by(OURS["agent"], str(error))
+        except Exception as error:  # noqa: BLE001 - one rollout's oddity must not end the others; it is in its record
+            return _End.by(OURS["internal error"], f"internal error: {_located(error)}")
+        await self._read_items()
+        return ending
+
+    def _pressed(self, meaning: Meaning, error: str) -> _End:
+        """The end by a fault of the Turn or the Session; a throttled Turn slows down what follows."""
+        pause = self.runner.pressure.throttled(self.progress.start) if meaning.throttles else 0.0
+        return _End.by(meaning, error, pause=pause)
+
+    async def _lived(self) -> _End:
+        self.progress.session_id = await self._create()
+        how = await self._wait()
+        self.runner.pressure.fine()
+        self._allow(self.runner.limits.fetch)
+        if how == "timeout":
+            await self._read_items()
+            meaning = SESSION["in progress at the limit"]
+            return _End(meaning.status, meaning.reward)
+        await self._fetch(self.progress.session_id)
+        await self._read_items()
+        self.progress.fetched = time.monotonic()
+        grade = await self._grade()
+        self.progress.grade = grade
+        return _End("completed", grade.reward)
+
+    # ---- the stages
+
+    async def _create(self) -> str:
+        rollout, limits, progress = self.progress.rollout, self.runner.limits, self.progress
+        key = rollout.agent.api_key_env
+        body = session_body(rollout, model_key=self.runner.model_keys.get(key) if key else None)
+        if self.pause is not None:
+            await go_ahead(self.runner.pressure, self.stop, pause=self.pause, halted=self.runner.halted)
+            progress.begin()
+        self.runner.pressure.enter(self.client)
+        creation = Creation(
+            self.client,
+            self.runner.pressure,
+            self.stop,
+            seconds=2 * rollout.timeout + limits.unanswered,
+            grace=limits.create_stopped,
+            outage=limits.outage,
+            unanswered=limits.unanswered,
+            halted=self.runner.halted,
+        )
+        session, waited = await creation.session(body, rollout.idempotency_key(progress.attempt))
+        progress.start += waited
+        progress.waited, self.client.waited_s = waited, 0.0
+        progress.created = time.monotonic()
+        return session["id"]
+
+    async def _wait(self) -> Literal["completed", "timeout"]:
+        progress, limits = self.progress, self.runner.limits
+        assert progress.session_id is not None
+        limit = progress.rollout.timeout
+        watch = TurnWatch(
+            self.client,
+            progress.session_id,
+            start=progress.start,
+            limit=limit,
+            first_look=limits.first_look,
+            cancel_grace=limits.cancel,
+        )
+        usual = self.client.retry
+        self.client.retry = replace(usual, patience=max(usual.patience, 2 * limit))  # the deadline ends an outage
+        try:
+            return await self.stop.unless_stopped(watch.until_end())
+        except Stopped:
+            return await watch.interrupt(self.stop.left / 2)  # the other half is for the rest
+        finally:
+            self.client.retry = usual
+            progress.turn, progress.began, progress.ended = watch.turn, watch.began, time.monotonic()
+            progress.notes += watch.notes
+
+    async def _fetch(self, session_id: str) -> None:
+        progress = self.progress
+        progress.answer = await fetch_answer(self.client, session_id, progress.turn_id)
+        if (outputs := progress.rollout.task.outputs) is not None:
+            artifacts, notes = await fetch_outputs(self.client, session_id, progress.turn_id, outputs)
+            progress.answer = replace(progress.answer, artifacts=artifacts)
+            progress.notes += notes
+
+    async def _read_items(self) -> None:
+        """The trajectory. Where it can't be read, that is noted: it takes nothing from the result."""
+        session_id = self.progress.session_id
+        if session_id is None or not self.runner.keep_items:
+            return
+        self._allow(self.runner.limits.fetch)
+        try:
+            self.progress.items, note = await fetch_items(self.client, session_id)
+            self.progress.notes += [note] if note is not None else []
+        except AgentsAPIError as error:
+            self.progress.notes.append(f"the Items could not be read: {error}")
+
+    async def _grade(self) -> Grade:
+        rollout, answer = self.progress.rollout, self.progress.answer
+        grade = await self.runner.graders.call(lambda: self.runner.grade(rollout.task, answer, rollout))
+        if not isinstance(grade, Grade):
+            raise GraderFailed(f"the grader returned {grade!r:.200}, not a Grade")
+        return grade
+
+    async def _delete(self) -> None:
+        """Delete the Session; a failure is a warning that names it, and never changes the result."""
+        if self.progress.session_id is None:
+            return
+        self._allow(self.runner.limits.delete)
+        try:
+            await delete_session(self.client, self.progress.session_id)
+        except AgentsAPIError as error:
+            self._left_behind(str(error))
+
+    # ---- what they share
+
+    def _allow(self, seconds: float) -> None:
+        """The requests that follow have so many seconds, and no more than a stop leaves."""
+        until = time.monotonic() + seconds
+        self.client.deadline = until if self.stop.deadline is None else min(until, self.stop.deadline)
+
+    def _left_behind(self, why: str) -> None:
+        rollout_id, session_id = self.progress.rollout.rollout_id, self.progress.session_id
+        if session_id is not None:
+            self.warnings.append(f"Session {session_id} of {rollout_id} is left behind: {why}")
+
+
+def _located(error: Exception) -> str:
+    """An unexpected exception with the place that it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"

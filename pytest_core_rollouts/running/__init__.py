@@ -1,0 +1,1 @@
+"""A pytest session that runs rollouts: its loop, its workers, its end."""

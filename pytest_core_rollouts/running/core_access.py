@@ -1,0 +1,109 @@
+"""The Core of a run: where it is, its key, the embedded one's start and end, and a client in each place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_core_rollouts.options.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_core_rollouts.agents_api import Client
+    from pytest_core_rollouts.embedded.launch import EmbeddedCore
+
+FIRST_PATIENCE = 5.0
+"""Seconds for which a Core that can't be reached at the start of a run is tried again."""
+
+
+class CoreAccess:
+    """A run's Core as this process reaches it. `base_url` and `api_key`: as its controller tells a worker."""
+
+    def __init__(self, settings: Settings, base_url: str | None = None, api_key: str | None = None) -> None:
+        self.settings = settings
+        self.base_url = base_url or (None if settings.embedded else settings.core)
+        self.api_key = api_key or settings.core_key
+        self.reached = False
+        """Whether a Core that is not ours answered: Sessions may have been made there."""
+        self._embedded: EmbeddedCore | None = None
+
+    def reserve(self) -> None:
+        """Fix the embedded Core's address and key, so that workers can be told, without starting it."""
+        if self.settings.embedded and self._embedded is None:
+            from pytest_core_rollouts.embedded.launch import EmbeddedCore
+
+            self._embedded = EmbeddedCore.reserve()
+            self.base_url, self.api_key = self._embedded.base_url, self._embedded.api_key
+
+    def start(self, harnesses: Iterable[str], *, hidden: Sequence[Path], secrets: Sequence[str]) -> None:
+        """Start the embedded Core. Raises pytest.UsageError."""
+        from pytest_core_rollouts.embedded.launch import EmbeddedCoreError, why_missing
+
+        for harness in sorted(harnesses):
+            if (problem := why_missing(harness)) is not None:
+                raise pytest.UsageError(f"--core embedded, harness {harness}: {problem}")
+        self.reserve()
+        assert self._embedded is not None
+        capture, params = self.settings.capture, self.settings.model_params
+        try:
+            if capture is not None:
+                capture.mkdir(parents=True, exist_ok=True)
+            self._embedded.start(hidden=hidden, capture=capture, model_params=params, secrets=secrets)
+        except EmbeddedCoreError as error:
+            raise pytest.UsageError(f"--core embedded: {error}") from None
+        except OSError as error:
+            raise pytest.UsageError(f"--rollout-capture: {capture} can't be made: {error.strerror}") from None
+
+    def reach(self, connect: Callable[[], Client]) -> None:
+        """End the run where no Core is there or it refuses the key: every rollout would meet the same."""
+        if (problem := asyncio.run(why_unreachable(connect))) is not None:
+            raise pytest.exit.Exception(problem, returncode=pytest.ExitCode.INTERRUPTED)
+        self.reached = True
+
+    def connect(self) -> Client:
+        """A client of this Core."""
+        from pytest_core_rollouts.agents_api import Client, RetryPolicy
+
+        assert self.base_url is not None, "a run without a Core is refused"
+        assert self.api_key is not None, "a run without a key is refused"
+        return Client(self.base_url, self.api_key, retry=RetryPolicy(refused_is_final=self.settings.embedded))
+
+    def close(self) -> None:
+        """Stop the embedded Core, if there is one."""
+        if self._embedded is not None:
+            self._embedded.stop()
+
+
+class LazyClient:
+    """A place in the pool, connected when the first rollout there needs a Core."""
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._connect = connect
+        self._client: Client | None = None
+
+    def connected(self) -> Client:
+        if self._client is None:
+            self._client = self._connect()
+        return self._client
+
+    async def aclose(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+
+async def why_unreachable(connect: Callable[[], Client]) -> str | None:
+    """What is wrong with the Core or the key, or None. A Core that is only busy or broken right now may mend itself."""
+    from pytest_core_rollouts.agents_api import AgentsAPIError, ConnectionFailed, RetryPolicy
+
+    client = connect()
+    client.retry = RetryPolicy(patience=FIRST_PATIENCE)
+    try:
+        await client.check()
+    except AgentsAPIError as error:
+        return str(error) if error.stops_run or isinstance(error, ConnectionFailed) else None
+    finally:
+        await client.aclose()
+    return None

@@ -1,0 +1,217 @@
+"""The end of a run: leftovers swept, the table made from the JSONL, all of it told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pytest_core_rollouts.collecting.naming import name_rollouts
+from pytest_core_rollouts.matrix import run_began
+from pytest_core_rollouts.records import RecordsError, RolloutRecord
+from pytest_core_rollouts.report.cells import plain
+from pytest_core_rollouts.report.html import HtmlReport, HtmlReportError, write_html
+from pytest_core_rollouts.report.markdown import markdown
+from pytest_core_rollouts.report.markdown import terminal as terminal_table
+from pytest_core_rollouts.report.step_summary import append_summary
+from pytest_core_rollouts.report.summary import Summary, slim, summarize
+from pytest_core_rollouts.rollout.leftovers import Sweep, sweep
+from pytest_core_rollouts.running import judging
+from pytest_core_rollouts.running.frontier import Frontier
+from pytest_core_rollouts.running.judging import Judged
+from pytest_core_rollouts.running.run import Run
+
+SWEEP_SECONDS = 6.0
+NOT_RUN_LINES = 20
+
+
+@dataclass
+class Ending:
+    """What the end of the session says about its rollouts."""
+
+    run: Run
+    summary: Summary = field(default_factory=lambda: summarize(()))
+    not_run: list[str] = field(default_factory=list)
+    """A line per task and agent of which samples did not run."""
+    judged: Judged = field(default_factory=Judged)
+    gained: list[str] = field(default_factory=list)
+    """A line for each task and agent that was expected to fail and passes."""
+    swept: Sweep = field(default_factory=Sweep)
+    html: HtmlReport | None = None
+    problems: list[str] = field(default_factory=list)
+    lacking: bool = False
+    """Whether some rollout has no reward yet."""
+
+    @property
+    def green(self) -> bool:
+        """Whether the rollouts give no reason of their own to fail the session."""
+        return not self.not_run and not self.problems and self.judged.passed
+
+    def write(self, terminal: pytest.TerminalReporter, warnings: list[str]) -> None:
+        """The table, what is missing or left behind, the gate's verdict, where the rows are."""
+        config = self.run.config
+        terminal.write_sep("=", "rollouts")
+        whole, width = terminal.verbosity > 0, config.get_terminal_writer().fullwidth
+        table = terminal_table(self.summary, width, whole=whole, groups=self._collects)
+        for text in (table, *self.judged.changes(width=width, whole=whole)):
+            for line in text.strip("\n").split("\n"):  # pytest escapes what a terminal lacks, line breaks too
+                terminal.write_line(line)
+            terminal.write_line("")
+        for line in [*self.problems, *self._not_run(whole=terminal.verbosity > 0), *self._left_behind(warnings)]:
+            terminal.write_line(line, red=True)
+        for line in self._notes():
+            terminal.write_line(line)
+        for line in self.gained:
+            terminal.write_line(f"gained: {plain(line)}", green=True)
+        for judgment in self.judged.judgments:
+            terminal.write_line(plain(str(judgment)), red=not judgment.passed, green=bool(judgment.passed))
+        for hint in filter(None, (self._hint(), self._resume())):
+            terminal.write_line(hint)
+        here = config.invocation_params.dir
+        if self.html is not None:
+            terminal.write_line(f"{_relative(self.html.path, here)} {self.html.extent}")
+        for path in filter(None, (self.run.settings.report, self.run.out)):
+            terminal.write_line(_relative(path, here))
+
+    def _not_run(self, *, whole: bool) -> Iterator[str]:
+        shown = self.not_run if whole else self.not_run[:NOT_RUN_LINES]
+        yield from (f"not run: {line}" for line in shown)
+        if len(self.not_run) > len(shown):
+            yield f"not run: ... and samples of {len(self.not_run) - len(shown)} more (-v names all)"
+
+    def _left_behind(self, warnings: list[str]) -> Iterator[str]:
+        yield from (f"left behind: Session {session_id}: {reason}" for session_id, reason in self.swept.left.items())
+        if self.swept.problem is not None:
+            yield f"Sessions may be left behind, and could not be listed: {self.swept.problem}"
+            yield from warnings
+        if self.swept.left or self.swept.problem is not None:
+            yield f"to delete them: python -m pytest_core_rollouts reap {self.run.run_id}"
+
+    def _hint(self) -> str | None:
+        if self.run.settings.soft or self.summary.samples[1] < 2 or self.summary.solved == self.summary.graded:
+            return None
+        return "every rollout had to solve its task; --rollout-gate can judge the run as a whole"
+
+    @property
+    def _collects(self) -> bool:
+        return any(gate.expression == "none" for gate in self.run.settings.gates)
+
+    def _resume(self) -> str | None:
+        """How to get the results that are lacking."""
+        if not self.lacking or self.run.settings.replay is not None:
+            return None
+        return f"to finish: {self.run.masked(self.run.resume_command)}"
+
+    def _notes(self) -> Iterator[str]:
+        """What there is to know about the run as a whole."""
+        run = self.run
+        if run.resumed is not None:
+            yield f"resumed: {len(run.reused)} rollouts were reused, not run again"
+        if self.not_run and (reason := run.caps.reached()) is not None:
+            yield f"stopped: {reason}"
+        if run.caps.unknown:
+            yield f"--rollout-max-tokens counted without {run.caps.unknown} rollouts whose usage is unknown"
+
+
+def finish(run: Run) -> Ending:
+    """Close the run: sweep its Sessions, stop its Core, sum up its rows."""
+    ending = Ending(run)
+    if run.may_have_sessions:
+        ending.swept = asyncio.run(
+            sweep(run.connect, run.run_id, since=_began(run) - 60, seconds=SWEEP_SECONDS, spare=_spare(run))
+        )
+    run.close()
+    if run.books.broken is not None:
+        ending.problems.append(run.books.broken)
+    seen: dict[str, str] = {}
+    frontier = Frontier()
+    try:
+        rows = [slim(record) for record in frontier.noting(_noting(run.books.rows(), seen))]
+        graded = {row.rollout_id for row in rows if row.graded}
+        ending.lacking = any(rollout_id not in graded for rollout_id in run.selected)
+        ending.gained = frontier.gained
+        ending.summary = summarize(rows, planned=len(run.selected))
+        ending.judged = judging.ask(run, rows, ending.summary)
+    except RecordsError as error:
+        ending.problems.append(str(error))
+    ending.not_run = list(
+        name_rollouts(one for key, one in run.selected.items() if key not in seen and key not in run.reused)
+    )
+    if untold := [one for one in run.selected if seen.get(one, "cancelled") != "cancelled" and one not in run.reported]:
+        names = ", ".join(untold[:3]) + (", ..." if len(untold) > 3 else "")
+        ending.problems.append(f"finished, though pytest never heard of them: {len(untold)} rollouts ({names})")
+    _write_markdown(run.settings.report, ending)
+    if run.settings.html is not None:
+        _write_html(run.settings.html, ending)
+    return ending
+
+
+def _began(run: Run) -> float:
+    """When the run began, in Unix time; of two clocks that disagree since then the one that says earlier."""
+    began = (run_began(run.run_id) if run.resumed is not None else None) or run.started_at
+    return min(began.timestamp(), time.time() - (time.monotonic() - run.started))
+
+
+def _spare(run: Run) -> str | None:
+    """Why Sessions are not to be deleted: they hold results that are nowhere else."""
+    if run.books.broken is None:
+        return None
+    return "its result could not be written; --rollout-resume takes it from there"
+
+
+def _noting(records: Iterable[tuple[RolloutRecord, bool]], seen: dict[str, str]) -> Iterator[RolloutRecord]:
+    """The records; `seen` gets the status of those that this session wrote."""
+    for record, new in records:
+        if new:
+            seen[record.rollout_id] = record.status
+        yield record
+
+
+def _write_markdown(report: Path | None, ending: Ending) -> None:
+    """The report as Markdown: into a file of its own, and onto the page of a GitHub Actions job."""
+    page = os.environ.get("GITHUB_STEP_SUMMARY")
+    if report is None and not page:
+        return
+    judged = ending.judged
+    text = markdown(ending.summary, verdicts=list(map(str, judged.judgments)), appendix=judged.changes())
+    if report is not None:
+        with _told(f"--rollout-report: {report}", ending.problems):
+            report.parent.mkdir(parents=True, exist_ok=True)
+            report.write_text(text, encoding="utf-8")
+    if page:
+        with _told(f"GITHUB_STEP_SUMMARY: {page}", ending.problems):
+            append_summary(Path(page), text)
+
+
+@contextlib.contextmanager
+def _told(what: str, problems: list[str]) -> Iterator[None]:
+    """What can't be written is told among the problems, and costs nothing else."""
+    try:
+        yield
+    except OSError as error:
+        problems.append(f"{what}: {error.strerror or error}")
+
+
+def _write_html(path: Path, ending: Ending) -> None:
+    run, settings = ending.run, ending.run.settings
+    try:
+        ending.html = write_html(
+            [run.out] if run.out.exists() else [],
+            path,
+            items_limit=settings.html_items,
+            baseline=run.baseline,
+            run_id=run.run_id,
+            hide_expected=settings.hide_expected,
+        )
+    except (HtmlReportError, RecordsError) as error:
+        ending.problems.append(f"--rollout-html: {error}")
+
+
+def _relative(path: Path, here: Path) -> str:
+    return os.path.relpath(path, here) if path.is_relative_to(here) else str(path)

@@ -1,0 +1,124 @@
+"""Gates and the baseline in a pytest session: checked before the first rollout, asked after the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_core_rollouts.gates.gate import Identity, Judgment, judge
+from pytest_core_rollouts.records import RecordsError, RolloutRecord
+from pytest_core_rollouts.report.baseline import Baseline, comparisons, load_baseline
+from pytest_core_rollouts.report.cells import plain
+from pytest_core_rollouts.report.changes import changes, sights
+from pytest_core_rollouts.report.comparison import Comparison, power
+from pytest_core_rollouts.report.summary import Summary, summarize
+
+if TYPE_CHECKING:
+    from pytest_core_rollouts.running.run import Run
+
+
+def prepare(run: Run) -> Baseline | None:
+    """The baseline, if one was given. Raises pytest.UsageError for a gate that could never be decided."""
+    settings = run.settings
+    baseline = None
+    if settings.baseline is not None:
+        try:
+            baseline = load_baseline(settings.baseline, but=run.run_id)
+        except RecordsError as error:
+            raise pytest.UsageError(f"--rollout-baseline: {error}") from None
+    most = max(counts["group"] for counts in run.planned.values())
+    for gate in settings.gates:
+        if gate.needs_samples > most:
+            raise pytest.UsageError(
+                f"--rollout-gate {gate.expression} needs {gate.needs_samples} samples a task, and {most} "
+                f"{'is' if most == 1 else 'are'} planned; add --samples {gate.needs_samples}"
+            )
+        if gate.needs_baseline and baseline is not None:
+            _require_agents(run, baseline, gate.expression)
+    return baseline
+
+
+def _require_agents(run: Run, baseline: Baseline, gate: str) -> None:
+    known = {agent.identity: agent.label for agent in baseline.summary.agents}
+    if len(known) == len(run.chosen) == 1:
+        return
+    for identity in run.chosen:
+        if identity not in known:
+            harness, model, name = identity
+            raise pytest.UsageError(
+                f"--rollout-gate {gate}: {baseline.path} has no results of {name or f'{harness}/{model}'}; "
+                f"it has {', '.join(known.values())}"
+            )
+
+
+def outlook(run: Run) -> Iterator[str]:
+    """What a replay leaves out and what the gate `baseline` will be able to see: said before anything is paid for."""
+    yield from _replayed(run)
+    baseline = run.baseline
+    if baseline is None or not any(gate.expression == "baseline" for gate in run.settings.gates):
+        return
+    samples: dict[Identity, dict[str, int]] = {}
+    for task, agent, _ in run.selected.values():
+        of_agent = samples.setdefault((agent.harness, agent.model, agent.name), {})
+        of_agent[task] = of_agent.get(task, 0) + 1
+    for before in baseline.summary.agents:
+        planned = samples.get(before.identity) or (next(iter(samples.values())) if len(samples) == 1 else {})
+        seen = power((score.graded, score.solved, planned.get(score.task, 0)) for score in before.tasks)
+        whose = f" ({before.label})" if len(samples) > 1 else ""
+        if seen.tasks:
+            yield from (f"gate baseline{whose} can {sight}" for sight in sights(seen))
+
+
+def _replayed(run: Run) -> Iterator[str]:
+    replay = run.settings.replay
+    if replay is None:
+        return
+    selected = {task for tasks in run.chosen.values() for task in tasks}
+    left_out = sorted(task for task in replay.rows if task not in selected)
+    tasks = f"; no rollout selected of {', '.join(left_out[:5])}" if left_out else ""
+    more = f" and {len(left_out) - 5} more tasks" if len(left_out) > 5 else ""
+    yield f"replay: {len(run.selected)} of {replay.size} rows of {plain(str(replay.path))}{tasks}{more}"
+
+
+@dataclass
+class Judged:
+    """What gates and comparisons say about a run."""
+
+    judgments: list[Judgment] = field(default_factory=list)
+    comparisons: list[tuple[Comparison, str, str]] = field(default_factory=list)
+    """Each with what its sides are called."""
+
+    @property
+    def passed(self) -> bool:
+        return all(judgment.passed for judgment in self.judgments)
+
+    @property
+    def undecided(self) -> bool:
+        return any(judgment.passed is None for judgment in self.judgments)
+
+    def changes(self, *, width: int | None = None, whole: bool = True) -> list[str]:
+        """The comparisons as text."""
+        return [changes(*compared, width=width, whole=whole) for compared in self.comparisons]
+
+
+def ask(run: Run, rows: list[RolloutRecord], summary: Summary) -> Judged:
+    """Ask every gate, if there is one beside each rollout's own assertion, and compare with the baseline."""
+    settings = run.settings
+    judged = summarize(rows, planned=len(run.selected), judged=True)
+    said = Judged(comparisons=comparisons(judged, run.baseline))
+    if settings.soft or settings.allow_errors is not None:  # what an allowed error hides, `each` must not overlook
+        said.judgments = judge(settings.gates, judged, run.baseline, _without_xfails(run.chosen, summary))
+    if settings.allow_errors is not None:
+        said.judgments.append(settings.allow_errors.judge(judged))
+    return said
+
+
+def _without_xfails(chosen: Mapping[Identity, frozenset[str]], summary: Summary) -> Mapping[Identity, frozenset[str]]:
+    """The tasks chosen, but for those that were expected to fail: no gate asks for them."""
+    xfails = {
+        agent.identity: {score.task for score in agent.tasks if score.xfails == score.rows} for agent in summary.agents
+    }
+    return {identity: tasks - xfails.get(identity, set()) for identity, tasks in chosen.items()}

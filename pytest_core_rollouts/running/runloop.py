@@ -1,0 +1,89 @@
+"""pytest's loop in completion order: rollouts are reported as they finish, not in the order they were collected.
+
+Other tests of the same run come first, in their own order and with their own fixtures. A rollout that a marker may
+skip is started only when pytest comes to it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_core_rollouts.collecting.collect import RolloutItem
+from pytest_core_rollouts.engine.pool import PoolStopped
+from pytest_core_rollouts.running.run import Run
+
+
+class Boundary(pytest.Item):
+    """Only ever a `nextitem`: it keeps the session's fixtures alive between items whose order is not known yet."""
+
+    def runtest(self) -> None:
+        raise AssertionError("a boundary is never run")
+
+
+def run_items(session: pytest.Session, run: Run) -> bool | None:
+    """Run all items; None where pytest's own loop is to go on, or that of an xdist worker, which may not reorder."""
+    rollouts = [item for item in session.items if isinstance(item, RolloutItem)]
+    if not rollouts or run.is_worker:
+        return None
+    if session.testsfailed and not session.config.option.continue_on_collection_errors:
+        return None  # pytest's own loop says so and stops
+    _Loop(session, run).run(rollouts)
+    return True
+
+
+def wait_before(item: pytest.Item, run: Run) -> bool | None:
+    """In a worker, wait for the rollout before its protocol starts, so that one that will not run is not reported.
+
+    Where it knows its own part of the items beforehand, it keeps several of them in flight.
+    """
+    if not run.is_worker:
+        return None
+    run.submit_dealt(item.session.items)
+    if not isinstance(item, RolloutItem):
+        return None
+    if run.id_of(item) in run.given_up():
+        return True  # the controller has reported it
+    if not item.starts_at_once:
+        return None
+    try:
+        run.await_outcome(item)
+    except PoolStopped:
+        return True
+    return None
+
+
+class _Loop:
+    def __init__(self, session: pytest.Session, run: Run) -> None:
+        self.session = session
+        self.rollouts_run = run
+        self.boundary = Boundary.from_parent(session, name="rollouts")
+
+    def run(self, rollouts: list[RolloutItem]) -> None:
+        early = {self.rollouts_run.id_of(item): item for item in rollouts if item.starts_at_once}
+        in_order = [item for item in self.session.items if not isinstance(item, RolloutItem)]
+        in_order += [item for item in rollouts if not item.starts_at_once]
+        self.rollouts_run.submit(list(early.values()))
+        for index, item in enumerate(in_order, 1):
+            following = in_order[index] if index < len(in_order) else None
+            self._one(item, following or (self.boundary if early else None))
+        self._as_they_finish(early)
+
+    def _as_they_finish(self, waiting: dict[str, RolloutItem]) -> None:
+        while waiting:
+            try:
+                rollout_id = self.rollouts_run.next_done()
+            except PoolStopped as stopped:
+                if self.rollouts_run.caps.stopped is not None:
+                    self.session.shouldfail = f"{stopped} ({len(waiting)} rollouts not run)"
+                    raise self.session.Failed(self.session.shouldfail) from None
+                raise self.session.Interrupted(f"{stopped} ({len(waiting)} rollouts not run)") from None
+            if rollout_id is not None:
+                item = waiting.pop(rollout_id)
+                self._one(item, self.boundary if waiting else None)
+
+    def _one(self, item: pytest.Item, following: pytest.Item | None) -> None:
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if self.session.shouldfail:
+            raise self.session.Failed(self.session.shouldfail)
+        if self.session.shouldstop:
+            raise self.session.Interrupted(self.session.shouldstop)

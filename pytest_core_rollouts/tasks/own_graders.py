@@ -1,0 +1,136 @@
+"""Graders of a project's own: a `grader.py` beside its task, and what any grader may return.
+
+`grader.py` defines `grade`, which takes any of these by name: `task`, `answer` (an Answer), `artifacts` (the files that
+`outputs` names, content by path), `answer_text` (what the agent wrote, where that is no JSON), `rollout`. It returns a
+Grade, or a reward from 0 to 1; True and False are 1 and 0.
+
+The file is read and compiled when its task is collected, so that what runs is what the digest says, and run as a module
+of its own when it first grades. Its folder is not put on the path: two graders never see each other, and none can stand
+in for another module. It is sent to no sandbox.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, Final
+
+from pytest_core_rollouts.grading import REASONS_LIMIT, Answer, Grade, Reason
+from pytest_core_rollouts.tasks.files import TaskError, read_file
+
+SIZE_LIMIT: Final = 1024 * 1024
+ARGUMENTS: Final = ("task", "answer", "artifacts", "answer_text", "rollout")
+
+
+@dataclass(frozen=True, eq=False)
+class OwnGrader:
+    """A task's `grader.py`. `sha256` is that of its source."""
+
+    path: Path
+    sha256: str
+    code: CodeType = field(repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _functions: list[Callable[..., Any]] = field(default_factory=list, repr=False)
+
+    def grade(self, task: Any, answer: Answer, rollout: Any) -> Grade:
+        """Call `grade()`. Raises whatever it raises, TypeError or ValueError for what is no grade."""
+        function = self._function()
+        values = dict(
+            zip(ARGUMENTS, (task, answer, answer.artifacts, answer.text, rollout), strict=True)  # what it may ask for
+        )
+        return as_grade(function(**{name: values[name] for name in _asked_for(function, self.path)}), "grade()")
+
+    def _function(self) -> Callable[..., Any]:
+        with self._lock:  # several samples may be graded at once, and the module must run once
+            if not self._functions:
+                self._functions.append(self._run())
+            return self._functions[0]
+
+    def _run(self) -> Callable[..., Any]:
+        module = ModuleType(
+            f"rollout_grader_{self.sha256[:12]}_{hashlib.sha256(str(self.path).encode()).hexdigest()[:12]}"
+        )
+        module.__file__ = str(self.path)
+        sys.modules[module.__name__] = module  # dataclasses and pickle look a class's module up
+        try:
+            exec(self.code, module.__dict__)
+        except BaseException:
+            del sys.modules[module.__name__]
+            raise
+        function: Callable[..., Any] | None = getattr(module, "grade", None)
+        if not callable(function):  # it may have been set to anything
+            raise TypeError(f"{self.path}: grade is no function")
+        return function
+
+
+def load_grader(path: Path) -> OwnGrader:
+    """Read and compile a `grader.py`, without running it. Raises TaskError."""
+    source = read_file(path, SIZE_LIMIT)
+    try:
+        tree = ast.parse(source, filename=str(path))
+        code = compile(tree, str(path), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise TaskError(f"{path}:{error.lineno or 1}: {error.msg}; mend the grader") from None
+    except (ValueError, RecursionError) as error:
+        raise TaskError(f"{path}: is no Python source: {error}; mend the grader") from None
+    if "grade" not in {name for statement in tree.body for name in _defined(statement)}:
+        raise TaskError(f"{path}: defines no grade(); write `def grade(task, answer): ...`, which returns a reward")
+    return OwnGrader(path, hashlib.sha256(source).hexdigest(), code)
+
+
+def _defined(statement: ast.stmt) -> set[str]:
+    """Names that a statement at the top of a module may give a value to."""
+    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+        return {statement.name}
+    names: set[str] = set()
+    for node in ast.walk(statement):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+    return names
+
+
+def _asked_for(function: Callable[..., Any], path: Path) -> list[str]:
+    """The arguments that a grader takes. Raises TypeError for one there is not."""
+    names = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            return list(ARGUMENTS)
+        if name in ARGUMENTS and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY:
+            names.append(name)
+        elif parameter.default is inspect.Parameter.empty and parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
+            raise TypeError(f"{path}: grade() asks for {name!r}; it can have {', '.join(ARGUMENTS)}")
+    return names
+
+
+def as_grade(value: Any, source: str) -> Grade:
+    """What a grader returned as a Grade. Raises TypeError or ValueError, which names the `source`.
+
+    A comparison's True and False have one meaning as a reward, 1 and 0; no other value is taken for a number.
+    """
+    if isinstance(value, bool):
+        return Grade(float(value))
+    if isinstance(value, (int, float)):
+        return Grade(value)
+    if not isinstance(value, Grade):
+        raise TypeError(f"{source} returned {value!r:.200}; a reward from 0 to 1, or a Grade, is due")
+    for reason in value.reasons:
+        if not isinstance(reason, Reason):
+            raise TypeError(
+                f"{source} gave {reason!r:.200} among its reasons; a Reason(path, expected, answered) is due"
+            )
+    if len(value.reasons) <= REASONS_LIMIT:
+        return value
+    more = f"{len(value.reasons):,} reasons; the first {REASONS_LIMIT} are listed"
+    note = more if value.note is None else f"{value.note}; {more}"
+    return Grade(value.reward, tuple(value.reasons[:REASONS_LIMIT]), note)

@@ -1,0 +1,389 @@
+"""A task: what an agent is told and given, and what it should answer. Loaded from a folder, or made in code.
+
+A task folder holds:
+
+- `instruction.md`: the text that is sent, as it is (a byte order mark dropped; line endings kept, so a checkout that
+  changes them changes `Task.input_digest`).
+- `expected.json`: the object that the answer must match (see `grading`), or `grader.py`: a function that grades (see
+  `own_graders`), or both.
+- `files/`, optional: arrives in `/workspace`, byte for byte, hidden and empty files too; `.DS_Store`, `__pycache__` and
+  `*.pyc` stay out. With `pack: true` as one archive (see `packing`).
+- `task.yaml`, optional: settings (see `task_yaml`).
+- `solution/solve.sh`, optional: a shell script that solves the task; never sent to an agent.
+
+Whatever is wrong with a folder is a TaskError that names the file and says what to do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_core_rollouts.grading import (
+    ANSWER_LIMIT,
+    DEFAULT_TOLERANCE,
+    Answer,
+    Grade,
+    InvalidJSON,
+    KeyRule,
+    Tolerance,
+    check_expected,
+    grade_answer,
+    parse_json,
+)
+from pytest_core_rollouts.grading.rules import rules_by_path
+from pytest_core_rollouts.tasks.own_graders import OwnGrader, load_grader
+from pytest_core_rollouts.tasks.packing import UNPACK, Pack
+from pytest_core_rollouts.strict_yaml import SIZE_LIMIT, Invalid, YamlError, check, text
+from pytest_core_rollouts.tasks.files import (
+    FILE_LIMIT,
+    LINE_ENDINGS,
+    InputFile,
+    TaskError,
+    exists,
+    path_problem,
+    read_file,
+    read_input_files,
+    read_text,
+    size_problem,
+)
+from pytest_core_rollouts.tasks.task_settings import FromEnv, Network, Outputs, Xfail
+from pytest_core_rollouts.tasks.task_yaml import RULES, check_grading, read_settings
+
+__all__ = [
+    "INSTRUCTION_LIMIT",
+    "FromEnv",
+    "InputFile",
+    "Network",
+    "Outputs",
+    "Task",
+    "TaskError",
+    "Xfail",
+    "is_task",
+    "load_task",
+]
+
+INSTRUCTION_LIMIT: Final = 512 * 1024
+"""Bytes of an instruction that a Session takes as its input."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One task, checked. Raises TaskError for anything that can't be run or graded.
+
+    What is None (or empty) was not said: the run's options decide.
+    """
+
+    id: str
+    instruction: str
+    expected: Mapping[str, Any] | None = None
+    """None: only a grader of the project's own can grade it."""
+    files: tuple[InputFile, ...] = ()
+    tags: tuple[str, ...] = ()
+    timeout: float | None = None
+    """Seconds."""
+    tolerance: Tolerance = DEFAULT_TOLERANCE
+    network: Network | None = None
+    env: Mapping[str, str | FromEnv] = field(default_factory=dict)
+    packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By package manager, `npm` or `python`."""
+    setup_commands: tuple[str, ...] = ()
+    samples: int | None = None
+    skip: str | None = None
+    xfail: Xfail | None = None
+    """A text, the reason, is taken too."""
+    grading: Mapping[str, KeyRule] = field(default_factory=dict)
+    """Rules for single values, by their paths in `expected` as they are written: `totals.north`, `rows[*].price`."""
+    pass_threshold: float = 1.0
+    """The least reward with which a rollout passes."""
+    outputs: Outputs | None = None
+    """Further files that are fetched, for a grader and to be kept."""
+    pack: bool = False
+    """Whether the files go out as one archive."""
+    silence: Mapping[str, str] = field(default_factory=dict)
+    """Findings of `check` that are all right, by code, with the reason."""
+    path: Path | None = None
+    """The folder; None for a task made in code."""
+    solution_file: InputFile | None = None
+    grader: OwnGrader | None = None
+    packed: Pack | None = None
+    """What `pack` made of the files; `files` is empty then."""
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        try:
+            self._check()
+        except Invalid as invalid:
+            raise TaskError(f"task {self.id!r}: {invalid}") from None
+
+    def _check(self) -> None:
+        said = {name: value for name in _RULES if (value := getattr(self, name)) is not None}
+        given = {
+            name: value
+            for name, value in said.items()
+            if value is not _DEFAULTS.get(name) and (value != {} or name == "expected")
+        }
+        for name, value in check(given, _RULES).items():
+            if value is not given[name]:
+                object.__setattr__(self, name, value)
+        if self.grading:
+            check_grading(self.expected, self.grading)
+        if self.pack and self.files:
+            object.__setattr__(self, "packed", Pack.of_files(self.files))
+            object.__setattr__(self, "files", ())
+        elif self.files and (problem := size_problem({file.path: file.size for file in self.files})):
+            raise Invalid(problem, ("files",))
+
+    @property
+    def solution(self) -> bytes | None:
+        """The content of `solution/solve.sh`, UTF-8; None if there is none. Raises TaskError if it changed since."""
+        return None if self.solution_file is None else self.solution_file.read()
+
+    def contents(self) -> dict[str, bytes]:
+        """What is in `/workspace` for the agent to begin with: the content of every file by its relative path.
+
+        Links and folders of a packed task are left out. Raises TaskError if a file changed since.
+        """
+        if self.packed is None:
+            return {file.path: file.read() for file in self.files}
+        return {entry.path: entry.read() for entry in self.packed.entries if entry.source is not None}
+
+    @property
+    def uploads(self) -> tuple[InputFile, ...]:
+        """The files as a Session gets them. Raises TaskError if a packed one changed since."""
+        return self.files if self.packed is None else self.packed.parts()
+
+    @property
+    def preparation(self) -> tuple[str, ...]:
+        """The commands that prepare the sandbox, in their order."""
+        return self.setup_commands if self.packed is None else (UNPACK, *self.setup_commands)
+
+    @property
+    def unset_variables(self) -> list[str]:
+        """Variables of this machine that the sandbox should get and that are not set."""
+        return [source.name for source in self._sources if source.value is None]
+
+    def variables(self) -> dict[str, str]:
+        """The sandbox's environment variables with their values. Raises TaskError for one that is not set here."""
+        if unset := self.unset_variables:
+            raise TaskError(f"task {self.id!r}: env: {', '.join(unset)} is not set in the environment of this machine")
+        return {name: (value.value or "") if isinstance(value, FromEnv) else value for name, value in self.env.items()}
+
+    @property
+    def secrets(self) -> list[str]:
+        """The values that nothing we write may show."""
+        return [source.value for source in self._sources if source.secret and source.value is not None]
+
+    @property
+    def _sources(self) -> list[FromEnv]:
+        return [value for value in self.env.values() if isinstance(value, FromEnv)]
+
+    def grade(self, answer: Answer, rollout: object = None) -> Grade:
+        """Grade by the task's `grader.py`, else by `expected`. Raises whatever a grader of its own raises."""
+        if self.grader is not None:
+            return self.grader.grade(self, answer, rollout)
+        if self.expected is None:
+            raise TaskError(
+                f"task {self.id!r}: has nothing to grade by; give it `expected`, or implement the hook "
+                "pytest_rollout_grade"
+            )
+        return grade_answer(self.expected, answer, self.tolerance, self.rules)
+
+    @cached_property
+    def rules(self) -> Mapping[tuple[str | int, ...], KeyRule]:
+        """`grading` by paths into `expected`."""
+        return rules_by_path(self.expected or {}, self.grading)
+
+    @cached_property
+    def input_digest(self) -> str:
+        """SHA-256 (hex) of what the agent gets: the same task gives the same one in every checkout.
+
+        What comes from a variable of this machine counts by the variable's name, never by its value.
+        """
+        env = {name: {"from_env": of.name} if isinstance(of, FromEnv) else of for name, of in self.env.items()}
+        seen: dict[str, Any] = {
+            "instruction": self.instruction,
+            "files": [[file.path, file.sha256] for file in self.files],
+            "env": env,
+            "packages": self.packages,
+            "setup_commands": self.setup_commands,
+            "network": self.network and self.network.wire(),
+        }
+        return _digest(seen if self.packed is None else {**seen, "packed": self.packed.sha256})
+
+    @cached_property
+    def grading_digest(self) -> str:
+        """SHA-256 (hex) of what decides the grade: 1 and 1.0 differ here, as they do in grading."""
+        tolerance = [float(self.tolerance.relative), float(self.tolerance.absolute)]
+        decides: dict[str, Any] = {"expected": self.expected, "tolerance": tolerance}
+        if self.grading:
+            decides["grading"] = {path: asdict(rule) for path, rule in self.grading.items()}
+        if self.pass_threshold != 1:
+            decides["pass_threshold"] = self.pass_threshold
+        if self.outputs is not None:
+            decides["outputs"] = asdict(self.outputs)
+        if self.grader is not None:
+            decides["grader"] = self.grader.sha256
+        return _digest(decides)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode("ascii")).hexdigest()
+
+
+# Rules beside those of task.yaml
+
+
+def _id(value: Any) -> str:
+    if any(ord(character) < 32 for character in text(value)):
+        raise Invalid("a control character is not allowed")
+    return str(value)
+
+
+def _instruction(value: Any) -> str:
+    size = len(text(value).encode("utf-8"))
+    if size > INSTRUCTION_LIMIT:
+        raise Invalid(f"{size:,} bytes; a Session takes {INSTRUCTION_LIMIT:,} at most, so move data into files/")
+    return str(value)
+
+
+def _expected(value: Any) -> dict[str, Any]:
+    plain = dict(value) if isinstance(value, Mapping) else value
+    try:
+        check_expected(plain)
+    except ValueError as error:
+        raise Invalid(f"{error}; write the object that the answer must match") from None
+    return deepcopy(plain)
+
+
+def _files(value: Any) -> tuple[InputFile, ...]:
+    files: dict[str, InputFile] = {}
+    for file in value:
+        if not isinstance(file, InputFile):
+            raise Invalid(f"an InputFile is due, not {file!r}; make one with InputFile.of(path, content)")
+        if problem := path_problem(file.path):
+            raise Invalid(f"{file.path!r}: {problem}")
+        if file.path in files:
+            raise Invalid(f"{file.path!r} is there twice; remove one")
+        files[file.path] = file
+    for path in files:
+        parents = path.split("/")[:-1]
+        for depth in range(1, len(parents) + 1):
+            if (parent := "/".join(parents[:depth])) in files:
+                raise Invalid(f"{parent!r} is a file, and the folder of {path!r} too; rename one")
+    return tuple(files[path] for path in sorted(files))
+
+
+_RULES: Final = {"id": _id, "instruction": _instruction, "expected": _expected, "files": _files, **RULES}
+
+
+_DEFAULTS: Final = {each.name: each.default for each in fields(Task)}  # need no check: tasks may be many
+
+# Loading
+
+
+def is_task(path: Path) -> bool:
+    """Whether a folder is a task: `instruction.md`, and `expected.json` or `grader.py`."""
+    return (path / "instruction.md").is_file() and any((path / name).is_file() for name in _GRADED_BY)
+
+
+_GRADED_BY: Final = ("expected.json", "grader.py")
+
+
+def load_task(path: Path, task_id: str) -> Task:
+    """The task in a folder. Raises TaskError for whatever is wrong with it; reads all of it, follows no link in it."""
+    _check_parts(path)
+    expected = _read_expected(path / "expected.json")
+    settings = _read_settings(path / "task.yaml", expected)
+    packed = Pack.of_folder(path / "files") if settings.get("pack") else None
+    files, file_warnings = ((), ()) if settings.get("pack") else read_input_files(path / "files")
+    solution, solution_warnings = _read_solution(path / "solution")
+    return Task(
+        id=_decoded(task_id),
+        instruction=_read_instruction(path / "instruction.md"),
+        expected=expected,
+        files=files,
+        path=path,
+        solution_file=solution,
+        grader=load_grader(path / "grader.py") if exists(path / "grader.py") else None,
+        packed=packed,
+        warnings=(*file_warnings, *(packed.warnings if packed else ()), *solution_warnings),
+        **settings,
+    )
+
+
+def _decoded(name: str) -> str:
+    """A name from the file system as the UTF-8 it is, also where the locale made Python read it as ASCII."""
+    try:
+        return name.encode("ascii", "surrogateescape").decode("utf-8")
+    except UnicodeError:
+        return name
+
+
+def _check_parts(path: Path) -> None:
+    instruction = exists(path / "instruction.md")
+    graded_by = [name for name in _GRADED_BY if exists(path / name)]
+    if not instruction and not graded_by:
+        raise TaskError(f"{path}: is no task; a task is a folder with instruction.md and expected.json (or grader.py)")
+    if not instruction:
+        raise TaskError(
+            f"{path}: has {graded_by[0]} but no instruction.md; write the instruction, or move the folder away"
+        )
+    if not graded_by:
+        raise TaskError(
+            f"{path}: has instruction.md but no expected.json or grader.py; add one, or move the folder away"
+        )
+    if exists(path / "task.yml"):
+        raise TaskError(f"{path / 'task.yml'}: would be ignored; name it task.yaml")
+
+
+def _read_instruction(path: Path) -> str:
+    content = read_text(path, INSTRUCTION_LIMIT + len(_BOM))
+    try:
+        return _instruction(content)
+    except Invalid as invalid:
+        raise TaskError(f"{path}: {invalid}") from None
+
+
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+def _read_expected(path: Path) -> dict[str, Any] | None:
+    if not exists(path):
+        return None
+    try:
+        return _expected(parse_json(read_file(path, ANSWER_LIMIT)))
+    except InvalidJSON as error:
+        raise TaskError(f"{path}: {error}; mend it, an answer is held to the same rules") from None
+    except Invalid as invalid:
+        raise TaskError(f"{path}: {invalid}") from None
+
+
+def _read_settings(path: Path, expected: Mapping[str, Any] | None) -> dict[str, Any]:
+    if not exists(path):
+        return {}
+    try:
+        return read_settings(path, read_file(path, SIZE_LIMIT), expected)
+    except YamlError as error:
+        raise TaskError(str(error)) from None
+
+
+def _read_solution(folder: Path) -> tuple[InputFile | None, tuple[str, ...]]:
+    if not exists(folder):
+        return None, ()
+    if folder.is_symlink() or not folder.is_dir():
+        raise TaskError(f"{folder}: must be a folder (no link to one) with solve.sh in it; remove it, or make it one")
+    script = folder / "solve.sh"
+    if not exists(script):
+        return None, (f"{folder}: has no solve.sh, so the task counts as one without a solution",)
+    content = read_text(script, FILE_LIMIT)
+    if not content.strip():
+        raise TaskError(f"{script}: is blank; write the solution, or remove the file")
+    warnings = (f"{script}: {LINE_ENDINGS}",) if "\r\n" in content else ()
+    return InputFile.of("solution/solve.sh", read_file(script, FILE_LIMIT), script), warnings
