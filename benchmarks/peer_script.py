@@ -2,7 +2,7 @@
 
     OPENAI_BASE_URL=... OPENAI_API_KEY=... python benchmarks/peer_script.py ROLLOUTS CONCURRENCY
 
-The `openai` client, a thread per rollout in flight, the Turn list polled once a second. Needs `pip install openai==3.13.0`.
+The `openai` client, a thread per rollout in flight, the Turn list polled once a second. It needs `openai==3.13.0`.
 """
 
 from __future__ import annotations

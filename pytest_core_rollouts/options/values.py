@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ class OptionValues:
         option = BY_NAME[name]
         if self._option(name) is None:
             return f"ini key {option.dest}"
-        used = {arg.partition("=")[0] for arg in self._config.invocation_params.args if isinstance(arg, str)}
+        used = {os.fspath(arg).partition("=")[0] for arg in self._config.invocation_params.args}
         return option.bare if option.bare in used and option.bare else option.flag
 
     def text(self, name: str) -> str | None:
