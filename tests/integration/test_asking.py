@@ -107,7 +107,7 @@ def test_two_roots_may_not_hold_tasks_of_one_id(project: Project, core: FakeCore
         project.task("sum", root=root)
     result = project.run("--harness", "codex", "--continue-on-collection-errors")
     assert outcomes(result) == {"passed": 1, "errors": 1}
-    assert f"two/sum: {project.path / 'one/sum'} is called 'sum' too; rename one of the folders" in text_of(result)
+    assert f"two/sum: {project.path / 'one/sum'} is called 'sum' too; rename one of the tasks" in text_of(result)
     assert len(core.sessions) == 1
 
 
