@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
@@ -202,7 +203,7 @@ def test_sigterm_while_another_test_runs(project: Project, slow_core: FakeCore) 
 
 # ---- on the embedded Core
 
-SLEEP = "317.25"
+SLEEP = f"317.{os.getpid()}"
 """Seconds for which the solution sleeps: by this odd number its processes are known."""
 
 
@@ -253,7 +254,7 @@ def test_a_signal_with_sandboxes_at_work(
 def test_x_with_sandboxes_at_work(sandboxed: Project) -> None:
     sandboxed.task("b")
     sandboxed.write("tasks/b/solution/solve.sh", "mkdir -p outputs; echo '{}' > outputs/answer.json\n")
-    with Running(sandboxed, "tasks/b", "tasks/a", "-x", "--core", "embedded", *ALONE) as pytest_:
+    with Running(sandboxed, "tasks/b", "tasks/a", "-x", "--core", "embedded", "--rollout-concurrency", "4") as pytest_:
         ended = pytest_.end(120)
     assert ended.code == 1, ended.text
     assert "1 failed in" in ended.text
