@@ -201,6 +201,21 @@ def test_sigterm_while_another_test_runs(project: Project, slow_core: FakeCore) 
     assert all(session.deleted for session in slow_core.sessions.values())
 
 
+@pytest.mark.slow
+def test_a_worker_that_is_busy_with_another_test_holds_up_nobody(project: Project, slow_core: FakeCore) -> None:
+    hook = "def test_long():\n    Path(__file__).with_name('here').touch()\n    time.sleep(100)\n"
+    project.write("tests/test_long.py", f"import time\nfrom pathlib import Path\n\n{hook}")
+    with Running(project, "tests", "tasks", *SHARDED) as pytest_:
+        until(lambda: in_flight(slow_core) == 20 and (project.path / "tests/here").exists(), "all at work")
+        pytest_.signal(signal.SIGTERM)
+        ended = pytest_.end()
+    assert ended.code == 2, ended.text
+    assert ended.seconds < 40
+    assert "INTERNALERROR" not in ended.text, ended.text
+    assert "left behind" not in ended.text, ended.text
+    assert all(session.deleted for session in slow_core.sessions.values())
+
+
 # ---- on the embedded Core
 
 SLEEP = f"317.{os.getpid()}"
