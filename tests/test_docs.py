@@ -28,6 +28,8 @@ from pytest_core_rollouts.strict_yaml import load_yaml
 from pytest_core_rollouts.tasks.task_yaml import RULES
 from tests.fake_core import FakeCore, Script
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", *DOCS]

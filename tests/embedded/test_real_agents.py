@@ -20,6 +20,8 @@ from tests.agents import HARNESSES, KEY, both, creation, needs_claude, needs_cod
 from tests.embedded.wire import Wire, events
 from tests.scripted_models import Ask, Cut, Fail, FailInStream, Hang, Reply, Say, ScriptedModel, Shell, Tool
 
+pytestmark = pytest.mark.slow
+
 WRITE = "mkdir -p outputs && echo '{\"x\": 1}' >outputs/answer.json && echo out && echo err >&2"
 
 

@@ -10,6 +10,8 @@ from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, text_of, usage_error
 from tests.integration.test_gates import answering, gate_lines
 
+pytestmark = pytest.mark.slow
+
 MAIN = ("--rollout-baseline", "main.jsonl")
 GATE = ("--rollout-gate", "baseline", *MAIN)
 

@@ -9,6 +9,8 @@ import pytest
 from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, Project, outcomes, text_of, usage_error
 
+pytestmark = pytest.mark.slow
+
 WORKERS = [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "2")]
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from tests.integration.conftest import Project
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).parents[2]
 
 

@@ -15,6 +15,8 @@ from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, Project, outcomes, text_of, usage_error
 from tests.integration.running import Running
 
+pytestmark = pytest.mark.slow
+
 NOISE = "e" * 60_000
 
 

@@ -12,6 +12,8 @@ import pytest
 from tests.fake_core import FakeCore, Fault, Request, Script
 from tests.integration.conftest import Project, text_of
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m\x00\r\u2028\u202e\ud835<script>alert(1)</script>|`[x](http://x)\x7f"
 SCRIPTS: dict[str, Script] = {
     "value": Script(answer=json.dumps({"x": HOSTILE}).encode()),

@@ -14,7 +14,7 @@ from tests.agents import KEY, needs_claude, needs_codex
 from tests.integration.conftest import Project, outcomes, text_of, usage_error
 from tests.scripted_models import Ask, Reply, Say, ScriptedModel, Shell
 
-pytestmark = pytest.mark.usefixtures("no_core")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_core")]
 
 REPOSITORY = Path(__file__).parents[2]
 TASKS = ("failed-logins", "inventory-bug", "orders-json", "salaries-sqlite", "sales-by-region")

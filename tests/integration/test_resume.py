@@ -16,6 +16,8 @@ from pytest_core_rollouts.records import effective, read_records
 from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of, usage_error
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def two_tasks(project: Project) -> Project:

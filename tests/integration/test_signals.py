@@ -16,6 +16,8 @@ from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, Project
 from tests.integration.running import Ended, Running, alive, descendants, rows, statuses, until
 
+pytestmark = pytest.mark.slow
+
 MOST_SECONDS = 15.0
 """What an orderly end may take, from the signal on."""
 ALONE = ("--rollout-concurrency", "20")

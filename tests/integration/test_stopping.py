@@ -11,6 +11,8 @@ from tests.fake_core import FakeCore, Fault, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
 from tests.integration.running import Running, rows, statuses, until
 
+pytestmark = pytest.mark.slow
+
 SHARDED = ("-n", "2", "--rollout-concurrency", "4")
 
 

@@ -12,6 +12,8 @@ from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, node_ids, outcomes, text_of, usage_error
 from tests.integration.running import rows
 
+pytestmark = pytest.mark.slow
+
 SHARDED = ("-n", "2", "--rollout-concurrency", "5")
 WAYS = [
     ("-n", "2"),

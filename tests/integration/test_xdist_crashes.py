@@ -13,6 +13,8 @@ from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, Project, outcomes, text_of
 from tests.integration.running import Ended, Running, kill, rows, until
 
+pytestmark = pytest.mark.slow
+
 ONE_AT_A_TIME = ("-n", "2")
 SHARDED = ("-n", "2", "--rollout-concurrency", "4")
 SCOPES = ("-n", "2", "--dist", "loadscope")
