@@ -39,4 +39,5 @@ def tests(session: nox.Session, pytest: str) -> None:
 def smoke(session: nox.Session) -> None:
     """A few dozen tests that touch pytest in many places; on the oldest Python with the oldest pytest."""
     session.install("-q", ".[embedded]", PYTESTS["8.3" if session.python == OTHERS[0] else "newest"])
-    session.run("pytest", "-q", "-p", "no:cacheprovider", *(session.posargs or SMOKE))
+    spread = ["-n", "4", "--dist", "worksteal"]
+    session.run("pytest", "-q", "-p", "no:cacheprovider", *spread, *(session.posargs or SMOKE))
