@@ -73,7 +73,7 @@ def test_a_task_with_everything(folder: Path) -> None:
 tags: [csv, slow-one]
 timeout: 90
 tolerance: {absolute: 0.01}
-network: {allowed_domains: [pypi.org, "*.example.com"]}
+network: {allowed_domains: [data.example.com, "*.example.com"]}
 env: {MODE: "1", EMPTY: ""}
 packages: {npm: [left-pad], python: [numpy, six]}
 setup_commands: [make all]
@@ -88,7 +88,7 @@ xfail: too hard
     assert task.solution == "echo é\n".encode()
     assert (task.tags, task.timeout, task.tolerance) == (("csv", "slow-one"), 90.0, Tolerance(absolute=0.01))
     assert task.network is not None
-    assert task.network.wire() == {"access": "restricted", "allowed_domains": ["pypi.org", "*.example.com"]}
+    assert task.network.wire() == {"access": "restricted", "allowed_domains": ["data.example.com", "*.example.com"]}
     assert (task.env, task.packages) == ({"MODE": "1", "EMPTY": ""}, {"npm": ("left-pad",), "python": ("numpy", "six")})
     assert (task.setup_commands, task.samples, task.skip, task.xfail) == (
         ("make all",),

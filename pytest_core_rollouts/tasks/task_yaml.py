@@ -104,7 +104,7 @@ def _domains(value: Any) -> tuple[str, ...]:
         raise Invalid("at least one domain is due; for none, write network: disabled")
     for index, domain in enumerate(domains):
         if not re.fullmatch(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", domain):
-            raise Invalid(f"{domain!r} is no domain; write it alone (pypi.org), without scheme, port or path", (index,))
+            raise Invalid(f"{domain!r} is no domain; write it alone (data.example.com), without scheme, port or path", (index,))
     return domains
 
 

@@ -38,10 +38,10 @@ def test_the_order(
 
 
 def test_allowed_domains_of_a_task(project: Project, core: FakeCore) -> None:
-    project.task(yaml="network: {allowed_domains: [pypi.org]}")
+    project.task(yaml="network: {allowed_domains: [data.example.com]}")
     project.run("tasks")
     (session,) = core.sessions.values()
-    assert session.body["environment"]["network"] == {"access": "restricted", "allowed_domains": ["pypi.org"]}
+    assert session.body["environment"]["network"] == {"access": "restricted", "allowed_domains": ["data.example.com"]}
 
 
 def test_lists_and_flags_of_the_ini_file(project: Project, core: FakeCore) -> None:
