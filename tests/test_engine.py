@@ -178,7 +178,9 @@ def test_a_wrong_key_ends_every_run_with_the_reason(core: FakeCore) -> None:
 
 def test_a_fault_of_one_rollout_stays_there(core: FakeCore) -> None:
     core.script = lambda body: (
-        Script(session_failure="no sandbox") if body["metadata"]["sample"] == "1" else Script(answer=b'{"x": 1}')
+        Script(session_failure="no sandbox", prepare_seconds=0.8)
+        if body["metadata"]["sample"] == "1"
+        else Script(answer=b'{"x": 1}')
     )
     with Engine(core.base_url, core.api_key, concurrency=3, retries=0) as engine:
         [group] = engine.submit(task(), samples=3).groups()

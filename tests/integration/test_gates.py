@@ -164,7 +164,8 @@ def test_allowed_errors_leave_the_verdict_to_the_gate_if_it_can_tell(
 ) -> None:
     project.task("a")
     answering(core, a=[BROKEN])
-    args = ("--samples", "4", "--rollout-retries", "0", "--rollout-gate", gate, "--rollout-allow-errors", allowed)
+    one_by_one = ("--samples", "4", "--rollout-concurrency", "1", "--rollout-retries", "0")  # the first sample breaks
+    args = (*one_by_one, "--rollout-gate", gate, "--rollout-allow-errors", allowed)
     result = project.run("tasks", *args, "-ra", "--junitxml=j.xml")
     assert result.ret == code
     assert gate_lines(result)[0] == f"gate {gate}: {verdict}"

@@ -13,6 +13,8 @@ from tests.fake_core import FakeCore, FakeSession, Fault, Script
 from tests.integration.conftest import RIGHT, Project, outcomes, text_of
 from tests.integration.running import Running, descendants, kill, until
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = ("--samples", "8")
 
 
