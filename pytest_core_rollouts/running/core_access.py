@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_core_rollouts.aside import run_aside
 from pytest_core_rollouts.options.settings import Settings
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class CoreAccess:
 
     def reach(self, connect: Callable[[], Client]) -> None:
         """End the run where no Core is there or it refuses the key: every rollout would meet the same."""
-        if (problem := asyncio.run(why_unreachable(connect))) is not None:
+        if (problem := run_aside(why_unreachable(connect))) is not None:
             raise pytest.exit.Exception(problem, returncode=pytest.ExitCode.INTERRUPTED)
         self.reached = True
 

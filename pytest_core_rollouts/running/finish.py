@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_core_rollouts.aside import run_aside
 from pytest_core_rollouts.collecting.naming import name_rollouts
 from pytest_core_rollouts.matrix import run_began
 from pytest_core_rollouts.records import RecordsError, RolloutRecord
@@ -123,7 +123,7 @@ def finish(run: Run) -> Ending:
     """Close the run: sweep its Sessions, stop its Core, sum up its rows."""
     ending = Ending(run)
     if run.may_have_sessions:
-        ending.swept = asyncio.run(
+        ending.swept = run_aside(
             sweep(run.connect, run.run_id, since=_began(run) - 60, seconds=SWEEP_SECONDS, spare=_spare(run))
         )
     run.close()
