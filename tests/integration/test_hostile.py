@@ -68,7 +68,7 @@ def test_nothing_that_is_written_acts(project: Project, core: FakeCore, workers:
 def test_what_is_waited_for_is_said(project: Project, core: FakeCore) -> None:
     """On no terminal there is a line now and then, and the row keeps what it was."""
     project.task("a")
-    project.write("conftest.py", "from pytest_core_rollouts import display\ndisplay.LINE = 0.5\n")
+    project.write("conftest.py", "from pytest_core_rollouts.running import display\ndisplay.LINE = 0.5\n")
     core.fault = lambda request: (
         Fault(503, b'{"error": {"type": "x", "message": "no \\u001b[2Jroom", "code": "execution_unavailable"}}')
         if request.route == "create" and request.nth <= 5
