@@ -1,4 +1,4 @@
-"""One embedded Core for the tests of its wire, and a client that speaks to it over real HTTP."""
+"""One embedded Core and a client that speaks real HTTP to it, for the tests of its wire; sandboxes by themselves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import httpx
 import pytest
 
 from pytest_core_rollouts.embedded.launch import EmbeddedCore, EmbeddedCoreError
+from pytest_core_rollouts.embedded.sandbox import Isolation, Sandbox
 
+from .sandboxes import new_sandbox
 from .wire import Wire
 
 
@@ -54,3 +56,17 @@ def agents_wire(agents_core: EmbeddedCore) -> Iterator[Wire]:
         yield wire
         for session in wire.ok("GET", "/sessions?limit=100")["data"]:
             wire.end(session["id"])
+
+
+@pytest.fixture(scope="module")
+def isolation() -> Iterator[Isolation]:
+    isolation = Isolation.probe()
+    yield isolation
+    isolation.close()
+    assert not isolation.folder.exists()
+
+
+@pytest.fixture
+def sandbox(isolation: Isolation) -> Iterator[Sandbox]:
+    with new_sandbox(isolation) as sandbox:
+        yield sandbox

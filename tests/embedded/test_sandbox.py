@@ -6,7 +6,6 @@ import asyncio
 import random
 import signal
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,20 +15,6 @@ from pytest_core_rollouts.embedded.sandbox import Isolation, Sandbox, SandboxFai
 from .sandboxes import folders, new_sandbox, processes_with, run, text
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def isolation() -> Iterator[Isolation]:
-    isolation = Isolation.probe()
-    yield isolation
-    isolation.close()
-    assert not isolation.folder.exists()
-
-
-@pytest.fixture
-def sandbox(isolation: Isolation) -> Iterator[Sandbox]:
-    with new_sandbox(isolation) as sandbox:
-        yield sandbox
 
 
 # Running

@@ -9,28 +9,12 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 
 import pytest
 
 from pytest_core_rollouts.embedded.sandbox import Isolation, Sandbox
 
 from .sandboxes import folders, new_sandbox, processes_with, run, text, wait_until_gone
-
-
-@pytest.fixture(scope="module")
-def isolation() -> Iterator[Isolation]:
-    isolation = Isolation.probe()
-    yield isolation
-    isolation.close()
-    assert not isolation.folder.exists()
-
-
-@pytest.fixture
-def sandbox(isolation: Isolation) -> Iterator[Sandbox]:
-    with new_sandbox(isolation) as sandbox:
-        yield sandbox
-
 
 STUBBORN = """
 trap '' TERM INT HUP

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,20 +12,6 @@ from pytest_core_rollouts.embedded.sandbox import Isolation, Limits, Sandbox
 from .sandboxes import folders, new_sandbox, processes_with, run, text
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def isolation() -> Iterator[Isolation]:
-    isolation = Isolation.probe()
-    yield isolation
-    isolation.close()
-    assert not isolation.folder.exists()
-
-
-@pytest.fixture
-def sandbox(isolation: Isolation) -> Iterator[Sandbox]:
-    with new_sandbox(isolation) as sandbox:
-        yield sandbox
 
 
 def test_a_file_may_not_outgrow_its_limit(sandbox: Sandbox) -> None:
