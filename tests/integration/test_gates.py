@@ -209,7 +209,7 @@ def test_soft_results_are_listed_as_asked_for_and_nothing_is_red(project: Projec
     quiet = project.run("tasks", "--samples", "2", "--rollout-gate", "none")
     assert "SOLVED" not in text_of(quiet)
     answering(core, a=[WRONG])
-    result = project.run("tasks", "--samples", "2", "--rollout-gate", "none", "-rA")
+    result = project.run("tasks", "--samples", "2", "--rollout-concurrency", "1", "--rollout-gate", "none", "-rA")
     assert [line for line in result.outlines if "SOLVED" in line] == [
         "UNSOLVED tasks/a/instruction.md::default-default-0 - reward 0 (completed)",
         "SOLVED tasks/a/instruction.md::default-default-1 - reward 1 (completed)",
@@ -222,7 +222,18 @@ def test_soft_results_are_listed_as_asked_for_and_nothing_is_red(project: Projec
 def test_junit_has_soft_results_passed_with_their_reward(project: Project, core: FakeCore) -> None:
     project.task("a")
     answering(core, a=[WRONG])
-    project.run("tasks", "--samples", "2", "--rollout-gate", "none", "--junitxml=j.xml", "--rollout-concurrency", "1")
+    project.run(
+        "tasks",
+        "--samples",
+        "2",
+        "--rollout-concurrency",
+        "1",
+        "--rollout-gate",
+        "none",
+        "--junitxml=j.xml",
+        "--rollout-concurrency",
+        "1",
+    )
     [suite] = ElementTree.parse(project.path / "j.xml").getroot()
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "0", "0")
     rewards = [
@@ -236,7 +247,7 @@ def test_what_is_expected_to_fail_is_outside_of_gates(project: Project, core: Fa
     project.task("a")
     project.task("b", yaml="xfail: beyond all agents\n")
     answering(core, b=[WRONG, WRONG])
-    result = project.run("tasks", "--samples", "2", "--rollout-gate", "mean>=1")
+    result = project.run("tasks", "--samples", "2", "--rollout-concurrency", "1", "--rollout-gate", "mean>=1")
     assert result.ret == 0, text_of(result)
     assert outcomes(result) == {"solved": 2, "xfailed": 2}
     assert gate_lines(result) == ["gate mean>=1: passed: 1.000 >= 1"]
