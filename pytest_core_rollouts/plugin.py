@@ -1,4 +1,7 @@
-"""What pytest calls: hooks that hand over, nothing else."""
+"""What pytest calls: hooks that hand over, nothing else.
+
+What only a session with rollouts needs is imported once they were asked for: other runs of pytest are not to wait.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts import hookspecs
+from pytest_core_rollouts.collecting import task_sources, unasked
+from pytest_core_rollouts.options import asked
 from pytest_core_rollouts.options import declared as options
 
 
@@ -25,10 +30,7 @@ def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
     options.mend_conftest_paths(early_config, parser, args)
-    from pytest_core_rollouts.collecting import collect
-    from pytest_core_rollouts.options import settings
-
-    collect.refuse_inside_task(early_config, settings.roots_of(early_config))
+    unasked.refuse_inside_task(early_config)
     result = yield
     options.add_bare_options(parser, args)
     return result
@@ -36,33 +38,33 @@ def pytest_load_initial_conftests(
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    from pytest_core_rollouts.options import settings
-    from pytest_core_rollouts.running import session
-
     config.addinivalue_line(
         "markers",
         "rollout(task, harness, model, agent, sample): one rollout of a task, set by the plugin; "
         "choose with -m 'rollout(sample=0)'",
     )
-    config.stash[settings.settings_key] = asked = settings.read_settings(config)
-    if asked.asked:
-        session.begin(config, asked)
+    if asked.are_asked(config):
+        from pytest_core_rollouts.running import session
+
+        session.begin(config)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    from pytest_core_rollouts.options import settings
-
-    node.workerinput[settings.ASKED] = node.config.stash[settings.settings_key].asked
+    node.workerinput[asked.IN_WORKER] = asked.are_asked(node.config)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
+    if not asked.are_asked(config):
+        return unasked.header(config)
     from pytest_core_rollouts.running import session
 
     return session.header(config)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if not asked.are_asked(config):
+        return unasked.ignore(collection_path, config)
     from pytest_core_rollouts.collecting import collect
 
     return collect.ignore(collection_path, config)
@@ -70,13 +72,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    if not asked.are_asked(parent.config):
+        return unasked.directory(path, parent)
     from pytest_core_rollouts.collecting import collect
 
     return collect.directory(path, parent)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    if file_path.suffix != ".py":
+    if file_path.suffix != ".py" or not asked.are_asked(parent.config):
         return None
     from pytest_core_rollouts.collecting import generated
 
@@ -85,13 +89,13 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    from pytest_core_rollouts.collecting import generated
-
-    return generated.keep_from_import(module_path, parent)
+    return task_sources.keep_from_import(module_path, parent)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if not asked.are_asked(item.config):
+        return
     from pytest_core_rollouts.collecting import collect
 
     collect.narrow_xfails(item)  # after every conftest's hook, and before pytest looks at them

@@ -7,6 +7,7 @@ import pytest
 
 from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.options.agents import secure_url
+from pytest_core_rollouts.options.asked import are_asked
 from pytest_core_rollouts.options.settings import Settings, read_settings
 from pytest_core_rollouts.options.values import (
     Layered,
@@ -18,7 +19,7 @@ from pytest_core_rollouts.options.values import (
     positive_integer,
     positive_seconds,
 )
-from pytest_core_rollouts.tasks.folders import (
+from pytest_core_rollouts.task_folders import (
     count_tasks,
     find_task,
     is_task_folder,
@@ -57,14 +58,19 @@ def test_layers(option: int | None, task: int | None, ini: int | None, expected:
     assert Layered(option, ini, 4).over(task) == expected
 
 
-def test_nothing_is_read_unless_rollouts_are_asked_for(pytester: pytest.Pytester, tasks: Path) -> None:
-    pytester.makeini("[pytest]\nrollout_samples = many\n")
-    assert settings_of(pytester) == Settings(roots=(tasks,))
+@pytest.mark.parametrize(
+    ("args", "asked"),
+    [((), False), ((".",), False), (("tasks",), True), (("tasks/sum",), True), (("--samples", "2"), True)],
+)
+def test_whether_rollouts_are_asked_for(
+    pytester: pytest.Pytester, tasks: Path, args: tuple[str, ...], asked: bool
+) -> None:
+    assert tasks.is_dir()
+    assert are_asked(pytester.parseconfig(*args)) is asked
 
 
 def test_defaults(pytester: pytest.Pytester, tasks: Path) -> None:
     settings = settings_of(pytester, "tasks")
-    assert settings.asked
     assert not settings.aimed
     assert settings.agents == (Agent(),)
     assert (settings.samples.over(), settings.timeout.over(), settings.retries) == (1, 900.0, 1)

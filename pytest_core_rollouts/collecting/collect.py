@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,8 @@ from pytest_core_rollouts.collecting.explain import MESSAGE, explain_fault, expl
 from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.options.settings import Settings, settings_key
 from pytest_core_rollouts.rollout import Outcome
+from pytest_core_rollouts.task_folders import is_task_folder, leads_back, safe_name, task_id
 from pytest_core_rollouts.tasks import Task, TaskError, load_task
-from pytest_core_rollouts.tasks.folders import is_task_folder, leads_back, safe_name, task_around, task_id
 
 ids_key = pytest.StashKey[dict[str, Path]]()
 tags_key = pytest.StashKey[set[str]]()
@@ -52,23 +51,9 @@ RolloutFault.__module__ = "builtins"  # pytest's one-line summary begins with th
 # ---- which folders are tasks
 
 
-def refuse_inside_task(config: pytest.Config, roots: tuple[Path, ...]) -> None:
-    """What lies in a task folder is data for the sandbox: it must never be imported or run here."""
-    here = config.invocation_params.dir
-    for argument in config.known_args_namespace.file_or_dir or ["."]:
-        path = Path(os.path.normpath(here / argument.split("::")[0]))
-        if (folder := task_around(path, roots)) is not None:
-            raise pytest.UsageError(f"{path} lies in a task folder, where nothing is a test; name the folder: {folder}")
-
-
 def ignore(path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the tasks nobody asked for, and links that lead to tasks which are collected anyway."""
-    settings = config.stash[settings_key]
-    if not path.is_dir():
-        return None
-    if not settings.asked:
-        return True if is_task_folder(path, settings.roots) else None
-    if path.is_symlink() and leads_back(path, settings.roots):
+    """Leave out links that lead to tasks which are collected anyway."""
+    if path.is_symlink() and path.is_dir() and leads_back(path, config.stash[settings_key].roots):
         warn(f"{path} is left out: it is a link to {path.resolve()}, which is collected there")
         return True
     return None
@@ -100,8 +85,7 @@ class TaskDirectory(pytest.Directory):
     """A task folder. Recursion ends here: whatever else is in it is data for the sandbox."""
 
     def collect(self) -> Iterator[pytest.Collector]:
-        if self.config.stash[settings_key].asked:
-            yield from_parent(TaskFile, self, self.path / "instruction.md")
+        yield from_parent(TaskFile, self, self.path / "instruction.md")
 
 
 class TaskCollector(pytest.File):

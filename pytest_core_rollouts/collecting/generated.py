@@ -17,22 +17,13 @@ from pytest_core_rollouts.collecting.collect import TaskCollector
 from pytest_core_rollouts.collecting.explain import MESSAGE, printable
 from pytest_core_rollouts.collecting.task_sources import HOOK, MADE_ID, files, plugin_of
 from pytest_core_rollouts.options.settings import settings_key
+from pytest_core_rollouts.task_folders import find_task
 from pytest_core_rollouts.tasks import Task, TaskError
-from pytest_core_rollouts.tasks.folders import find_task
 
 
 def collect_file(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """A collector for a file that makes tasks, where rollouts were asked for; None for any other."""
-    if not parent.config.stash[settings_key].asked or plugin_of(parent.config, path) is None:
-        return None
-    return GeneratedTasks.from_parent(parent, path=path)
-
-
-def keep_from_import(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """A conftest.py that is named on the command line would be imported again, as a module of tests."""
-    if path.name != "conftest.py" or plugin_of(parent.config, path) is None:
-        return None
-    return NoTests.from_parent(parent, path=path)
+    """A collector for a file that makes tasks; None for any other."""
+    return None if plugin_of(parent.config, path) is None else GeneratedTasks.from_parent(parent, path=path)
 
 
 def find_generated(config: pytest.Config, path: Path, task_id: str) -> Task:
@@ -94,10 +85,3 @@ class GeneratedTasks(TaskCollector):
         unknown = sorted(one for one in missing if find_task(one, settings.roots, rootpath) is None)
         if unknown and files(self.config) == [self.path]:
             raise self.CollectError(printable(f"--rollout-task: {self.path} makes no task {unknown[0]!r}", MESSAGE))
-
-
-class NoTests(pytest.File):
-    """A file in which there are no tests."""
-
-    def collect(self) -> Iterator[Any]:
-        return iter(())

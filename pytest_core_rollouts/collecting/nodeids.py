@@ -12,7 +12,7 @@ import pytest
 from pytest_core_rollouts.collecting.task_sources import MADE_ID
 from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.options.settings import Settings
-from pytest_core_rollouts.tasks.folders import task_id
+from pytest_core_rollouts.task_folders import task_id
 
 INSTRUCTION = "instruction.md"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,13 @@ def plugin_of(config: pytest.Config, path: Path) -> object | None:
     return next((plugin for source, plugin in _sources(config) if source == path), None)
 
 
+def keep_from_import(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """A conftest.py that is named on the command line would be imported again, as a module of tests."""
+    if path.name != "conftest.py" or plugin_of(parent.config, path) is None:
+        return None
+    return NoTests.from_parent(parent, path=path)
+
+
 def _sources(config: pytest.Config) -> list[tuple[Path, object]]:
     return [(_file(impl.plugin, impl.function), impl.plugin) for impl in getattr(config.hook, HOOK).get_hookimpls()]
 
@@ -31,3 +39,10 @@ def _sources(config: pytest.Config) -> list[tuple[Path, object]]:
 def _file(plugin: object, function: object) -> Path:
     """A conftest.py or plugin module is a file itself; an object that is registered as a plugin was defined in one."""
     return Path(getattr(plugin, "__file__", None) or inspect.getfile(inspect.unwrap(function)))  # type: ignore[arg-type]
+
+
+class NoTests(pytest.File):
+    """A file in which there are no tests."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        return ()

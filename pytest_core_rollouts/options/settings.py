@@ -16,6 +16,7 @@ from pytest_core_rollouts.gates.gate import AllowedErrors, Gate, parse_gate
 from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.options import values as option_values
 from pytest_core_rollouts.options.agents import EMBEDDED, agents_from_options, model_key_names, secure_url
+from pytest_core_rollouts.options.asked import any_option, roots_of
 from pytest_core_rollouts.options.declared import BY_NAME
 from pytest_core_rollouts.options.key_check import refuse_keys
 from pytest_core_rollouts.options.values import Layered, OptionValues
@@ -23,13 +24,10 @@ from pytest_core_rollouts.records import RecordsError
 from pytest_core_rollouts.report.html import HtmlReportError, require_jinja
 from pytest_core_rollouts.reuse.replay import Replay
 from pytest_core_rollouts.reuse.resume import Resumed
+from pytest_core_rollouts.task_folders import find_task
 from pytest_core_rollouts.tasks import Network, Task
-from pytest_core_rollouts.tasks.folders import find_task, names_tasks
 
 MOST_LABELS = 8
-
-ASKED = "rollouts_asked"
-"""Where an xdist worker finds what its controller decided."""
 
 settings_key = pytest.StashKey["Settings"]()
 
@@ -42,8 +40,6 @@ class Settings:
 
     roots: tuple[Path, ...]
     """The folders that hold tasks (ini `rollout_tasks`)."""
-    asked: bool = False
-    """Whether rollouts may run at all."""
     aimed: bool = False
     """Whether an option asked for them: then a run without a path is about tasks alone."""
     agents: tuple[Agent, ...] = ()
@@ -129,16 +125,13 @@ def read_settings(config: pytest.Config) -> Settings:
     """Check everything that was asked for; a `pytest.UsageError` says in one line what is wrong and what to do."""
     values = OptionValues(config)
     roots = roots_of(config)
-    if not _asked(config, values, roots):
-        return Settings(roots)  # nothing else is looked at: a mistake in here must not cost anybody their tests
     refuse_keys(values)
     replay = _replay(values, config)
     core = _core(values) if replay is None else None
     agents = agents_from_options(values, core) if replay is None else replay.agents
     return Settings(
         roots=roots,
-        asked=True,
-        aimed=values.any_option(),
+        aimed=any_option(config),
         agents=agents,
         samples=values.layered("samples", option_values.positive_integer, 1),
         timeout=values.layered("timeout", option_values.positive_seconds, 900.0),
@@ -178,25 +171,6 @@ def _of_embedded(values: OptionValues, name: str, value: T, core: str | None, re
             "asks the inference server itself, which can record and set such things"
         )
     return value
-
-
-def roots_of(config: pytest.Config) -> tuple[Path, ...]:
-    """The folders that hold tasks, whether they exist or not."""
-    given: list[Path] | None = config.getini("rollout_tasks")
-    return tuple(dict.fromkeys(Path(os.path.normpath(root)) for root in given or (config.rootpath / "tasks",)))
-
-
-def _asked(config: pytest.Config, values: OptionValues, roots: Sequence[Path]) -> bool:
-    """Whether rollouts were asked for: by an option, by the ini file, or by a path that means tasks."""
-    if hasattr(config, "workerinput"):
-        return bool(config.workerinput.get(ASKED))  # the controller has decided
-    if values.any_option() or config.getini("rollout_run"):
-        return True
-    if config.args_source is not pytest.Config.ArgsSource.ARGS:
-        return False
-    here = config.invocation_params.dir
-    named = [Path(os.path.normpath(here / arg.split("::")[0])) for arg in config.args]
-    return any(names_tasks(path, roots) or task_sources.plugin_of(config, path) is not None for path in named)
 
 
 def _core(values: OptionValues) -> str | None:

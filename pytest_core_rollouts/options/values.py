@@ -13,7 +13,7 @@ import pytest
 
 from pytest_core_rollouts.gates.gate import AllowedErrors, Gate, GateError, parse_gate
 from pytest_core_rollouts.grading import InvalidJSON, parse_json
-from pytest_core_rollouts.options.declared import BY_NAME, OPTIONS
+from pytest_core_rollouts.options.declared import BY_NAME
 from pytest_core_rollouts.tasks import Network
 
 T = TypeVar("T")
@@ -40,10 +40,6 @@ class OptionValues:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-
-    def any_option(self) -> bool:
-        """Whether one of our options was given; ini keys do not count."""
-        return any(self._option(option.name) is not None for option in OPTIONS)
 
     def shown(self, name: str) -> str:
         """The setting as whoever made it wrote it: `--samples`, `--rollout-samples` or `ini key rollout_samples`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,20 +13,21 @@ import pytest
 from pytest_core_rollouts.collecting import task_sources
 from pytest_core_rollouts.collecting.collect import RolloutItem, run_key
 from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
-from pytest_core_rollouts.options.settings import Settings, settings_key
+from pytest_core_rollouts.collecting.unasked import shown
+from pytest_core_rollouts.options.settings import Settings, read_settings, settings_key
 from pytest_core_rollouts.running import finish, runloop
 from pytest_core_rollouts.running.display import Display
 from pytest_core_rollouts.running.run import Run
 from pytest_core_rollouts.running.signals import Signals
 from pytest_core_rollouts.running.workers import Controller, Worker, fall_silent
-from pytest_core_rollouts.tasks.folders import count_tasks
 
 DRY = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_per_test")
 """pytest's options under which nothing is run."""
 
 
-def begin(config: pytest.Config, settings: Settings) -> None:
+def begin(config: pytest.Config) -> None:
     """Rollouts were asked for: aim pytest at the tasks, and take part in its run unless nothing is to be run."""
+    config.stash[settings_key] = settings = read_settings(config)
     if settings.aimed and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = existing_roots(settings, task_sources.files(config))
     if any(config.getoption(name, False) for name in DRY):
@@ -42,26 +42,12 @@ def begin(config: pytest.Config, settings: Settings) -> None:
 
 
 def header(config: pytest.Config) -> str | None:
-    """The line that says what this session does with the tasks; None in a project without any."""
-    settings = config.stash[settings_key]
-    if (run := config.stash.get(run_key, None)) is not None:
-        assert isinstance(run, Run)
-        return f"rollouts: run {run.run_id}, results in {shown(run.out, config)}"
-    if settings.asked:
+    """The line that says which run this is and where its rows go; None where nothing is run."""
+    run = config.stash.get(run_key, None)
+    if run is None:
         return None
-    found = [f"{tasks} task{'s' if tasks > 1 else ''}"] if (tasks := count_tasks(settings.roots)) else []
-    places = [shown(root, config) for root in settings.roots] if tasks else []
-    if sources := [shown(file, config) for file in task_sources.files(config)]:
-        found.append("tasks made in code")
-        places += sources
-    where = " ".join(places)
-    return f"rollouts: {' and '.join(found)} in {where}, not asked for; to run: pytest {where}" if found else None
-
-
-def shown(path: Path, config: pytest.Config) -> str:
-    """A path as short as it can be given from where pytest was called."""
-    here = config.invocation_params.dir
-    return os.path.relpath(path, here) if path.is_relative_to(here) else str(path)
+    assert isinstance(run, Run)
+    return f"rollouts: run {run.run_id}, results in {shown(run.out, config)}"
 
 
 def existing_roots(settings: Settings, sources: Sequence[Path] = ()) -> list[str]:

@@ -53,6 +53,7 @@ from pytest_core_rollouts.tasks.files import (
     read_text,
     size_problem,
 )
+from pytest_core_rollouts.task_folders import GRADED_BY, is_task
 from pytest_core_rollouts.tasks.task_settings import FromEnv, Network, Outputs, Xfail
 from pytest_core_rollouts.tasks.task_yaml import RULES, check_grading, read_settings
 
@@ -288,14 +289,6 @@ _DEFAULTS: Final = {each.name: each.default for each in fields(Task)}  # need no
 # Loading
 
 
-def is_task(path: Path) -> bool:
-    """Whether a folder is a task: `instruction.md`, and `expected.json` or `grader.py`."""
-    return (path / "instruction.md").is_file() and any((path / name).is_file() for name in _GRADED_BY)
-
-
-_GRADED_BY: Final = ("expected.json", "grader.py")
-
-
 def load_task(path: Path, task_id: str) -> Task:
     """The task in a folder. Raises TaskError for whatever is wrong with it; reads all of it, follows no link in it."""
     _check_parts(path)
@@ -328,7 +321,7 @@ def _decoded(name: str) -> str:
 
 def _check_parts(path: Path) -> None:
     instruction = exists(path / "instruction.md")
-    graded_by = [name for name in _GRADED_BY if exists(path / name)]
+    graded_by = [name for name in GRADED_BY if exists(path / name)]
     if not instruction and not graded_by:
         raise TaskError(f"{path}: is no task; a task is a folder with instruction.md and expected.json (or grader.py)")
     if not instruction:

@@ -9,7 +9,9 @@ import pytest
 from tests.fake_core import FakeCore
 from tests.integration.conftest import Project, node_ids, outcomes, text_of
 
-HEAVY = ("httpx", "yaml", "starlette", "uvicorn")
+OURS = ("options.settings", "collecting.collect", "running", "tasks", "grading", "rollout", "report")
+HEAVY = ("httpx", "yaml", "starlette", "uvicorn", *(f"pytest_core_rollouts.{name}" for name in OURS))
+"""What takes long to import; a run that did not ask for rollouts does without."""
 
 TELL_MODULES = f"""
 import sys

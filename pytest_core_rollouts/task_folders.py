@@ -6,10 +6,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_core_rollouts.tasks.task import is_task
-
 PARTS = ("instruction.md", "expected.json", "grader.py", "task.yaml")
 """Any of these makes a folder within a tasks root a task, if perhaps half a one."""
+GRADED_BY = ("expected.json", "grader.py")
+
+
+def is_task(path: Path) -> bool:
+    """Whether a folder is a task: `instruction.md`, and `expected.json` or `grader.py`."""
+    return (path / "instruction.md").is_file() and any((path / name).is_file() for name in GRADED_BY)
 
 
 def root_of(path: Path, roots: Sequence[Path]) -> Path | None:

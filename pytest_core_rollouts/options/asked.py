@@ -1,0 +1,48 @@
+"""Whether rollouts are asked for. Imports next to nothing: every run of pytest, in any project, comes by here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pytest_core_rollouts.collecting import task_sources
+from pytest_core_rollouts.options.declared import OPTIONS
+from pytest_core_rollouts.task_folders import names_tasks
+
+IN_WORKER: Final = "rollouts_asked"
+"""Where an xdist worker finds what its controller decided."""
+
+asked_key = pytest.StashKey[bool]()
+
+
+def are_asked(config: pytest.Config) -> bool:
+    """Whether rollouts were asked for: by an option, by the ini file, or by a path that means tasks."""
+    if asked_key not in config.stash:
+        config.stash[asked_key] = _decide(config)
+    return config.stash[asked_key]
+
+
+def any_option(config: pytest.Config) -> bool:
+    """Whether one of our options was given; ini keys do not count."""
+    return any(config.getoption(option.dest) is not None for option in OPTIONS)
+
+
+def roots_of(config: pytest.Config) -> tuple[Path, ...]:
+    """The folders that hold tasks, whether they exist or not."""
+    given: list[Path] | None = config.getini("rollout_tasks")
+    return tuple(dict.fromkeys(Path(os.path.normpath(root)) for root in given or (config.rootpath / "tasks",)))
+
+
+def _decide(config: pytest.Config) -> bool:
+    if hasattr(config, "workerinput"):
+        return bool(config.workerinput.get(IN_WORKER))  # the controller has decided
+    if any_option(config) or config.getini("rollout_run"):
+        return True
+    if config.args_source is not pytest.Config.ArgsSource.ARGS:
+        return False
+    here, roots = config.invocation_params.dir, roots_of(config)
+    named = [Path(os.path.normpath(here / arg.split("::")[0])) for arg in config.args]
+    return any(names_tasks(path, roots) or task_sources.plugin_of(config, path) is not None for path in named)
