@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.gates.gate import AllowedErrors, GateError, Judgment, judge, parse_gate
+from pytest_core_rollouts.gates.gate import AllowedErrors, GateError, Identity, Judgment, judge, parse_gate
 from pytest_core_rollouts.records import RolloutRecord
 from pytest_core_rollouts.report.baseline import Baseline
+from pytest_core_rollouts.report.cells import p_is
 from pytest_core_rollouts.report.summary import Summary, summarize
 from tests.report.rows import run
 
@@ -137,6 +139,10 @@ def test_a_run_without_a_result_passes_no_gate(expression: str) -> None:
         ("mean>=0.626", {"a": (1.0,), "b": (1.0, 0.0, 0.0, 0.0)}, False, "0.625 < 0.626"),
         ("mean>=0.8", {"a": (0.79996,)}, False, "0.79996 < 0.8"),  # unrounded, and told so
         ("mean>=0.7", {"a": (2 / 3,)}, False, "0.667 < 0.7"),
+        ("mean>=0.6667", {"a": (1.0, 1.0, 0.0)}, False, "0.66667 < 0.6667"),  # 0.667 would be no reason
+        ("mean>=0.6667", {"a": (0.6667,)}, True, "0.6667 >= 0.6667"),
+        ("mean>=0.001", {"a": (0.00004,)}, False, "0.0001 < 0.001"),  # not 0, which would be another story
+        ("mean>=0.8", {"a": (0.7999999999999,)}, False, "0.7999999999999 < 0.8"),
         ("pass@2>=0.5", {"a": (1.0, 0.0, 0.0, 0.0)}, True, "0.500 >= 0.5"),
         ("pass@4>=1", {"a": (1.0, 0.0, 0.0, 0.0)}, True, "1.000 >= 1"),
         ("pass^2>=0.5", {"a": (1.0, 1.0, 1.0, 0.0)}, True, "0.500 >= 0.5"),
@@ -167,6 +173,12 @@ def test_a_run_without_a_result_passes_no_gate(expression: str) -> None:
             {"a": (1.0, None, None, None), "b": (0.0, 0.0, 0.0, None)},
             None,
             "0.500 to 1.000, as those turn out that have no reward (4 without a reward)",
+        ),
+        (
+            "mean>=0.6666",
+            {"a": (0.99977, 1.0, None)},
+            None,
+            "0.66659 to 0.999, as those turn out that have no reward (1 without a reward)",
         ),
         # a run that is not complete passes nothing, and can fail
         (
@@ -304,6 +316,21 @@ def test_new_and_changed_tasks_are_not_compared_and_a_missing_result_fails() -> 
     assert str(judgment) == "gate baseline: failed: no result for C, which the baseline has"
 
 
+def test_an_agent_without_any_result_fails_too_where_the_baseline_has_some() -> None:
+    """All that was selected of it was skipped, say; the other agent is no worse."""
+    then = Baseline(Path("x"), both("gpt-4", "gpt-5"))
+    tasks: dict[Identity, frozenset[str]] = {
+        ("codex", model, None): frozenset("ab") for model in ("gpt-4", "gpt-5", "gpt-6")
+    }
+    told = [str(one) for one in judge([parse_gate("baseline"), parse_gate("lost<=0")], both("gpt-5"), then, tasks)]
+    assert told[0].startswith("gate baseline: failed: codex/gpt-5: mean reward 1.000 -> 1.000 over 1 task, no signif")
+    assert told[0].endswith("; codex/gpt-4: no result for a, which the baseline has")
+    assert told[1].startswith("gate lost<=0: undecided: ")
+    assert told[1].endswith("; codex/gpt-4: 0 to 1 lost, as those turn out that have no reward: a")
+    [judgment] = judge([parse_gate("baseline")], both("gpt-5"), then, {("codex", "gpt-5", None): frozenset("a")})
+    assert judgment.passed is True  # nothing of the other was selected
+
+
 def test_a_changed_task_is_not_compared() -> None:
     then = summarize(run({"A": YES, "B": YES}, run_id="old", input_digest="1"))
     now = [*run({"A": NO}, input_digest="1"), *run({"B": NO}, input_digest="2")]
@@ -342,7 +369,13 @@ def test_agents_are_found_in_the_baseline_by_name_and_a_single_one_by_being_sing
 
 
 def both(*models: str) -> Summary:
-    return summarize([row for model in models for row in run({"a": YES}, model=model, agents=2)])
+    return summarize([row for model in models for row in run({"a": YES}, model=model, agents=len(models))])
+
+
+def test_a_p_value_beside_the_level_is_told_with_the_digits_that_decide() -> None:
+    assert [p_is(Fraction(one, 10_000)) for one in (500, 501, 499, 546, 286)] == [
+        *("p = 0.05", "p = 0.0501", "p = 0.05", "p = 0.055", "p = 0.029"),
+    ]
 
 
 # Errors that are allowed

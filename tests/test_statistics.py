@@ -142,3 +142,28 @@ def test_coverage(tasks: int, samples: int, shape: tuple[float, float], least: f
         low, high = interval(values, [samples] * tasks) or (1.0, 0.0)
         held += low <= truth <= high
     assert least <= held / runs <= most
+
+
+@pytest.mark.parametrize(
+    ("rate", "k", "shape", "truth"),
+    [
+        (pass_at_k, 2, (1.0, 4.0), Fraction(1, 3)),  # of a beta(1, 4): 1 - (4 / 5) (5 / 6)
+        (pass_at_k, 4, (1.0, 1.0), Fraction(4, 5)),  # of a uniform: 1 - 1 / 5
+        (pass_hat_k, 2, (1.0, 1.0), Fraction(1, 3)),
+        (pass_hat_k, 4, (4.0, 1.0), Fraction(1, 2)),  # (4 / 5) (5 / 6) (6 / 7) (7 / 8)
+    ],
+)
+def test_coverage_of_pass_at_k_and_pass_hat_k(
+    rate: PassRate, k: int, shape: tuple[float, float], truth: Fraction
+) -> None:
+    """The same of 30 tasks with 4 samples; the truth over all tasks is a moment of the beta."""
+    source, runs, held = random.Random(20261129), 2000, 0
+    for _ in range(runs):
+        solved = [
+            sum(source.random() < chance for _ in range(4))
+            for chance in (source.betavariate(*shape) for _ in range(30))
+        ]
+        values = [value for c in solved if (value := rate(4, c, k)) is not None]
+        low, high = interval(values, [4 // k] * 30) or (1.0, 0.0)
+        held += low <= truth <= high
+    assert 0.93 <= held / runs <= 0.97

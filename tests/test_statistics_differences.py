@@ -89,6 +89,21 @@ def test_the_least_p_of_a_drop() -> None:
     assert least_fisher(8, 8, 8) == Fraction(2, math.comb(16, 8))
     assert least_fisher(4, 0, 4) == 1  # nothing can fall
     assert least_fisher(1, 1, 1) == 1
+    assert least_fisher(4, 4, 0) == least_fisher(0, 0, 4) == 1
+
+
+def test_no_drop_has_a_smaller_p_than_the_fall_to_none() -> None:
+    for n1, n2 in itertools.product(range(1, 12), repeat=2):
+        for c1 in range(1, n1 + 1):
+            drops = [fisher(n1, c1, n2, c2) for c2 in range(n2) if c2 * n1 < c1 * n2]
+            assert least_fisher(n1, c1, n2) == min(drops)
+
+
+def test_thousands_of_samples_of_a_task_break_nothing() -> None:
+    # only the table with all solved samples on the other side is as unlikely
+    assert fisher(5000, 5000, 5000, 0) == Fraction(2, math.comb(10_000, 5000))
+    assert permutation(results((900, 900, 900, 0)), drop=True).value == Fraction(1, math.comb(1800, 900))
+    assert permutation(results((5000, 5000, 5000, 0))) == significance.PValue(Fraction(1, DRAWS + 1), False)
 
 
 # The permutation tests
@@ -177,7 +192,7 @@ def test_where_relabelings_are_drawn_the_p_is_near_the_exact_one_and_the_same_ea
 
 def test_rewards_of_many_values_are_drawn_and_never_impossible() -> None:
     source = random.Random(7)
-    high = [[Fraction(source.randint(500, 999), 1000) for _ in range(12)] for _ in range(3)]
+    high = [[Fraction(source.randint(500_000, 999_999), 1_000_000) for _ in range(12)] for _ in range(3)]
     low = [[value - Fraction(1, 2) for value in values] for values in high]
     found = permutation(list(zip(high, low, strict=True)), drop=True)
     assert found == significance.PValue(Fraction(1, DRAWS + 1), False)

@@ -8,6 +8,7 @@ fractions: 0.79996 is below 0.8, and is shown with all its digits.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from abc import ABC, abstractmethod
@@ -17,7 +18,7 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from pytest_core_rollouts.report.baseline import Baseline
-from pytest_core_rollouts.report.cells import between, decimal, exact, p_is
+from pytest_core_rollouts.report.cells import decimal, exact, p_is
 from pytest_core_rollouts.report.comparison import Comparison, compare
 from pytest_core_rollouts.report.summary import AgentScore, Estimate, Summary
 
@@ -132,7 +133,7 @@ class AtLeast(Gate):
             return Verdict(
                 False, f"{self._compared(figure.high)} even if all had passed that have no reward{missing}{note}"
             )
-        ends = between((figure.low, figure.high)).replace("-", " to ", 1)
+        ends = f"{exact(figure.low, self._least)} to {exact(figure.high, self._least)}"
         return Verdict(None, f"{ends}, as those turn out that have no reward{missing}{note}")
 
     def _compared(self, value: Fraction) -> str:
@@ -331,6 +332,8 @@ def _judgment(
         tasks = own if selected is None else selected.get(agent.identity, own)
         before = None if baseline is None else baseline.of(agent, judged)
         told[agent.label] = _unless_unfinished(agent, gate.verdict(Evidence(agent, before, tasks)))
+    if gate.needs_baseline and baseline is not None and selected is not None:
+        told |= {one.agent.label: gate.verdict(one) for one in _silent(judged, baseline, selected)}
     if silent := judged.planned - sum(agent.planned for agent in judged.agents):
         told["others"] = Verdict(None, f"none of {silent} rollouts has run")
     if not told and selected is not None and not any(selected.values()) and gate.expression in ("each", "none"):
@@ -342,6 +345,15 @@ def _judgment(
     else:
         text = "; ".join(f"{label}: {verdict.text}" for label, verdict in told.items())
     return Judgment(gate.expression, passed, text or "no rollout has run")
+
+
+def _silent(judged: Summary, baseline: Baseline, selected: Mapping[Identity, frozenset[str]]) -> Iterator[Evidence]:
+    """Of agents that have no row at all, though tasks were selected of them that the baseline has."""
+    heard = {agent.identity for agent in judged.agents}
+    for before in baseline.summary.agents:
+        tasks = selected.get(before.identity, frozenset())
+        if before.identity not in heard and any(score.graded and score.task in tasks for score in before.tasks):
+            yield Evidence(dataclasses.replace(before, tasks=(), planned=0, planned_tasks=0), before, tasks)
 
 
 def _unless_unfinished(agent: AgentScore, verdict: Verdict) -> Verdict:

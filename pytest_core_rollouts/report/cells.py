@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from pytest_core_rollouts.statistics.significance import LEVEL
+
 UNKNOWN = "-"
 MAX_WIDTH = 72
 """Columns of a terminal that one cell may take; longer text loses its middle."""
@@ -79,25 +81,27 @@ def _columns(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
 
 
-def decimal(value: Fraction | float | None) -> str:
-    """A share with three decimals, `-` for None. Only 0 prints as 0.000 and only 1 as 1.000."""
+def decimal(value: Fraction | float | None, digits: int = 3) -> str:
+    """A share with so many decimals, `-` for None. Only 0 prints as 0.000 and only 1 as 1.000."""
     if value is None:
         return UNKNOWN
-    thousandths = round(Fraction(value) * 1000)
+    one = 10**digits
+    units = round(Fraction(value) * one)
     if 0 < value < 1:
-        thousandths = min(max(thousandths, 1), 999)
-    return f"{thousandths // 1000}.{thousandths % 1000:03d}"
+        units = min(max(units, 1), one - 1)
+    return f"{units // one}.{units % one:0{digits}d}"
 
 
 def exact(value: Fraction, beside: Fraction) -> str:
-    """A share with as many decimals (3 to 9) as tell it from `beside`, if they differ."""
-    for digits in range(3, 10):
-        text = f"{float(value):.{digits}f}"
-        if digits == 3:
-            text = decimal(value)
-        if value == beside or Fraction(text) != beside:
-            break
+    """A share with as many decimals, from 3 on, as put it on its side of the decimal number `beside`, or on it."""
+    digits = 3
+    while _side(Fraction(text := decimal(value, digits)), beside) != _side(value, beside):
+        digits += 1
     return text
+
+
+def _side(value: Fraction, of: Fraction) -> int:
+    return (value > of) - (value < of)
 
 
 def signed(value: Fraction | float) -> str:
@@ -107,8 +111,11 @@ def signed(value: Fraction | float) -> str:
 
 
 def chance(p: Fraction) -> str:
-    """A p-value with two significant digits: `0.029`, `0.86`, `<0.0001`."""
-    return "<0.0001" if p < Fraction(1, 10_000) else f"{float(p):.2g}"
+    """A p-value with two significant digits: `0.029`, `0.86`, `<0.0001`; with more where 0.05 lies between."""
+    if p < Fraction(1, 10_000):
+        return "<0.0001"
+    texts = (f"{float(p):.{digits}g}" for digits in range(2, 18))
+    return next((text for text in texts if (Fraction(text) <= LEVEL) == (p <= LEVEL)), f"{float(p):.2g}")
 
 
 def p_is(p: Fraction) -> str:
