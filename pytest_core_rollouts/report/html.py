@@ -80,10 +80,12 @@ def write_html(
     render = _template()
     if out.is_dir():
         raise HtmlReportError(f"{out}: is a folder; name a file in it")
+    if out.exists() and not out.is_file():  # a device or a pipe: the report would take its place
+        raise HtmlReportError(f"{out}: is no regular file; name another")
     found = scan(records_paths, run_id)
     data = index(found, [path.name for path in records_paths], baseline)
     pieces = _Pieces(details(records_paths, found, items_limit=items_limit, hide_expected=hide_expected))
-    with _replacing(out) as file:
+    with _replacing(out.resolve()) as file:  # what a link leads to, not the link
         for text in render(_title(data), _pack([json.dumps(data, separators=(",", ":"), allow_nan=False)]), pieces):
             file.write(text.encode("utf-8"))
     return HtmlReport(out, out.stat().st_size, len(found.rows), pieces.count)

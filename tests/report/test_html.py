@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 import sys
 import tracemalloc
@@ -373,6 +374,20 @@ def test_a_report_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     with pytest.raises(HtmlReportError, match="folder: is a folder; name a file in it"):
         write_html([records], tmp_path / "folder")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "run.jsonl"]
+
+
+def test_a_report_takes_the_place_of_no_device_and_no_link(tmp_path: Path) -> None:
+    records = write(tmp_path / "run.jsonl", many_outcomes())
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(HtmlReportError, match="pipe: is no regular file; name another"):
+        write_html([records], tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "latest.html").symlink_to("kept.html")
+    for _ in range(2):
+        assert write_html([records], tmp_path / "latest.html").path == tmp_path / "latest.html"
+    assert (tmp_path / "latest.html").is_symlink()
+    assert (tmp_path / "kept.html").stat().st_size > 1000
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.html", "latest.html", "pipe", "run.jsonl"]
 
 
 def test_a_report_that_has_no_place_says_so(tmp_path: Path) -> None:
