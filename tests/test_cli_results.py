@@ -144,3 +144,24 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
     command = f"{sys.executable} -m pytest_core_rollouts report {path} | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["report", "x.jsonl", "--gate", "mean>=0"],
+        ["compare", "x.jsonl", "y.jsonl"],
+        ["export", "x.jsonl", "--format", "groups"],
+        ["new-task", "a"],
+    ],
+    ids=lambda verb: verb[0],
+)
+def test_output_that_cannot_be_written_is_an_error_and_no_verdict(tmp_path: Path, verb: list[str]) -> None:
+    if not Path("/dev/full").is_char_device():
+        pytest.skip("needs a device that is full")
+    for name in ("x.jsonl", "y.jsonl"):
+        written(tmp_path / name, *run({"a": YES}))
+    command = [sys.executable, "-m", "pytest_core_rollouts", *verb]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (4, "ERROR: the output: No space left on device\n")

@@ -54,6 +54,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"ERROR: {error}", file=sys.stderr)
         return USAGE_ERROR
     except BrokenPipeError:  # whoever read the output has enough, such as `head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:  # such as a full disk; 1 would read as a verdict
+        _drop_output()
+        print(f"ERROR: {error.filename or 'the output'}: {error.strerror or error}", file=sys.stderr)
+        return USAGE_ERROR
     return code
+
+
+def _drop_output() -> None:
+    """What stdout still holds goes nowhere: Python would try to write it again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
