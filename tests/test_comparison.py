@@ -12,7 +12,7 @@ import pytest
 
 from pytest_core_rollouts.records import RecordsError, RolloutRecord, append
 from pytest_core_rollouts.report.baseline import comparisons, load_baseline, newest_versions
-from pytest_core_rollouts.report.changes import changes
+from pytest_core_rollouts.report.changes import changes, sights
 from pytest_core_rollouts.report.comparison import Comparison, Power, compare, counterpart, power
 from pytest_core_rollouts.report.summary import AgentScore, summarize
 from pytest_core_rollouts.statistics.significance import LeastDrop
@@ -98,13 +98,13 @@ def test_whom_an_agent_is_compared_with() -> None:
 
 def test_what_30_tasks_of_4_samples_can_see() -> None:
     found = power([(4, 4, 4)] * 30)
-    assert found == Power(30, (4, 4, 4), Fraction(2, 70), Fraction(60, 70), LeastDrop(5, Fraction(5, 120)), 120)
+    assert found == Power(30, (4, 4, 4), Fraction(2, 70), Fraction(60, 70), LeastDrop(5, Fraction(5, 120)), 120, 120)
     assert not found.sees_a_task
     assert power([(8, 8, 8)] * 30).sees_a_task  # 30 * 2 / 12,870 = 0.0047
 
 
 def test_what_nothing_can_see() -> None:
-    assert power([]) == Power(0, None, Fraction(1), Fraction(1), None, 0)
+    assert power([]) == Power(0, None, Fraction(1), Fraction(1), None, 0, 0)
     assert power([(1, 1, 1)] * 4).overall is None
     assert power([(4, 0, 4)] * 40).overall is None
 
@@ -120,6 +120,14 @@ def test_the_words_for_it() -> None:
         "- it could fail no single task: even 4/4 -> 0/4 has p = 0.029, 0.86 after Holm's correction for 30 tasks\n"
         "\n30 tasks without a change.\n"
     )
+
+
+def test_where_nothing_can_be_seen_the_words_say_why() -> None:
+    assert list(sights(power([(4, 0, 4)] * 40))) == ["say nothing of lost rollouts: none of the 40 tasks was solved before"]
+    assert list(sights(power([(2, 2, 2)]))) == [
+        "see no drop of the mean, however large: so few samples of 1 task are too few",
+        "fail no single task: even 2/2 -> 0/2 has p = 0.33, 0.33 after Holm's correction for 1 task",
+    ]
 
 
 def test_changes_are_listed_worst_first_and_shortly_where_that_is_asked_for() -> None:

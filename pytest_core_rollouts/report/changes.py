@@ -76,14 +76,16 @@ def could_see(power: Power) -> Iterator[str]:
 def sights(power: Power) -> Iterator[str]:
     """What can be seen: clauses that follow "it can"."""
     tasks = f"{power.tasks} task{'s' if power.tasks > 1 else ''}"
-    if power.overall is None:
-        yield f"see no drop of the mean, however large: {tasks} with so few samples are too few"
+    if not power.solved:
+        yield f"say nothing of lost rollouts: none of the {tasks} was solved before"
+    elif power.overall is None:
+        yield f"see no drop of the mean, however large: so few samples of {tasks} are too few"
     else:
         yield (
             f"see a drop of {decimal(power.overall.drop)} in the mean ({power.overall.rollouts} fewer of "
             f"{power.rollouts} rollouts solved, spread over the tasks), a smaller one only if few tasks bear it"
         )
-    if power.least is not None and not power.sees_a_task:
+    if power.solved and power.least is not None and not power.sees_a_task:
         n1, c1, n2 = power.least
         yield (
             f"fail no single task: even {c1}/{n1} -> 0/{n2} has {p_is(power.p)}, "

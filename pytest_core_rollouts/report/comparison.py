@@ -161,6 +161,7 @@ class Power:
     corrected: Fraction  # the same after Holm's correction for all tasks
     overall: LeastDrop | None  # None: no drop could be significant
     rollouts: int  # after
+    solved: int  # before
 
     @property
     def sees_a_task(self) -> bool:
@@ -180,4 +181,5 @@ def power(counts: Iterable[tuple[int, int, int]]) -> Power:
         corrected=min(Fraction(1), p * max(1, len(tasks))),
         overall=significance.least_drop(tasks),
         rollouts=sum(more for _, _, more in tasks),
+        solved=sum(solved for _, solved, _ in tasks),
     )
