@@ -18,7 +18,7 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from pytest_core_rollouts.report.baseline import Baseline
-from pytest_core_rollouts.report.cells import decimal, exact, p_is
+from pytest_core_rollouts.report.cells import decimal, exact, listed, p_is
 from pytest_core_rollouts.report.comparison import Comparison, compare
 from pytest_core_rollouts.report.summary import AgentScore, Estimate, Summary
 
@@ -177,7 +177,7 @@ class NoDrop(_AgainstBaseline):
     def judge(self, now: Comparison, worst: Comparison, best: Comparison, lacking: list[str]) -> Verdict:
         reasons = list(self._reasons(best))
         if lacking:
-            reasons.insert(0, f"no result for {_named(lacking)}, which the baseline has")
+            reasons.insert(0, f"no result for {listed(lacking, NAMED)}, which the baseline has")
         if reasons:
             return Verdict(False, "; ".join(reasons))
         if not now.tasks:
@@ -194,13 +194,12 @@ class NoDrop(_AgainstBaseline):
             yield f"{_change(comparison)}, a significant drop ({p_is(comparison.p_drop.value)})"
         if dropped := comparison.dropped_tasks:
             worst = sorted(dropped, key=lambda one: (one.corrected, one.task))
-            yield "significant drop on " + _named(
-                [
-                    f"{one.task} {one.before.solved}/{one.before.graded} -> {one.after.solved}/{one.after.graded} "
-                    f"({p_is(one.corrected)})"
-                    for one in worst
-                ]
-            )
+            told = [
+                f"{one.task} {one.before.solved}/{one.before.graded} -> {one.after.solved}/{one.after.graded} "
+                f"({p_is(one.corrected)})"
+                for one in worst
+            ]
+            yield f"significant drop on {listed(told, NAMED)}"
 
 
 class Lost(_AgainstBaseline):
@@ -215,16 +214,14 @@ class Lost(_AgainstBaseline):
         surely, possibly = ([one.task for one in compared.lost] for compared in (best, worst))
         possibly = sorted({*possibly, *(task for task in lacking if task in always)})
         if len(surely) > self._most:
-            return Verdict(False, f"{len(surely)} lost that the baseline always solves: {_named(surely)}")
+            return Verdict(False, f"{len(surely)} lost that the baseline always solves: {listed(surely, NAMED)}")
         if len(possibly) > self._most:
-            return Verdict(
-                None,
-                f"{len(surely)} to {len(possibly)} lost, as those turn out that have no reward: {_named(possibly)}",
-            )
+            lost = f"{len(surely)} to {len(possibly)} lost"
+            return Verdict(None, f"{lost}, as those turn out that have no reward: {listed(possibly, NAMED)}")
         compared = len(now.tasks)
         if not compared:
             return Verdict(None, "no task can be compared: all are new, changed or without a result")
-        lost = f": {_named(possibly)}" if possibly else ""
+        lost = f": {listed(possibly, NAMED)}" if possibly else ""
         return Verdict(True, f"{len(possibly)} lost of {compared} compared{lost}")
 
 
@@ -232,11 +229,6 @@ def _change(comparison: Comparison) -> str:
     before, after = comparison.means
     tasks = len(comparison.tasks)
     return f"mean reward {decimal(before)} -> {decimal(after)} over {tasks} task{'s' if tasks > 1 else ''}"
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
 
 
 # ---- parsing

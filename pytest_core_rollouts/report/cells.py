@@ -6,6 +6,7 @@ The result is Markdown that any renderer takes and that reads well in a terminal
 from __future__ import annotations
 
 import re
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -102,6 +103,20 @@ def exact(value: Fraction, beside: Fraction) -> str:
 
 def _side(value: Fraction, of: Fraction) -> int:
     return (value > of) - (value < of)
+
+
+def listed(names: Sequence[str], most: int | None = None) -> str:
+    """`a, b and 3 more`."""
+    shown = names[:most]
+    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
+
+
+def wrapped(text: str, width: int | None) -> str:
+    """A paragraph, or a list's entry, in lines of `width` columns; None: in one."""
+    if width is None:
+        return text
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def signed(value: Fraction | float) -> str:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
-from pytest_core_rollouts.report.cells import Column, chance, decimal, escape, p_is, prose, signed, table
+from pytest_core_rollouts.report.cells import (
+    Column,
+    chance,
+    decimal,
+    escape,
+    listed,
+    p_is,
+    prose,
+    signed,
+    table,
+    wrapped,
+)
 from pytest_core_rollouts.report.comparison import Comparison, Power, TaskChange
 
 FEW = 5
@@ -21,20 +31,13 @@ def changes(comparison: Comparison, before: str, after: str, *, width: int | Non
     sentences = [*_certainty(comparison), *_left_out(comparison, whole=whole)]
     if not whole and (worst := _worst(changed)):
         sentences.insert(0, worst)
-    lines = [_wrapped(f"{prose(after)} compared with {prose(before)}: {headline(comparison)}.", width)]
-    lines += [_wrapped(f"- {sentence}", width) for sentence in sentences]
+    lines = [wrapped(f"{prose(after)} compared with {prose(before)}: {headline(comparison)}.", width)]
+    lines += [wrapped(f"- {sentence}", width) for sentence in sentences]
     if whole and changed:
         lines += ["", table(_columns(changed))]
     if whole and (same := len(comparison.tasks) - len(changed)):
         lines += [*([] if changed else [""]), f"{same} task{'s' if same > 1 else ''} without a change.\n"]
     return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def _wrapped(text: str, width: int | None) -> str:
-    if width is None:
-        return text
-    indent = "  " if text.startswith("- ") else ""
-    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def headline(comparison: Comparison) -> str:
@@ -103,7 +106,7 @@ def _left_out(comparison: Comparison, *, whole: bool) -> Iterator[str]:
     )
     for what, tasks in lists:
         if tasks:
-            yield f"{what}: {_named(list(map(escape, tasks)), whole=whole)}"
+            yield f"{what}: {listed(list(map(escape, tasks)), None if whole else FEW)}"
 
 
 def _worst(changed: Sequence[TaskChange]) -> str:
@@ -112,12 +115,7 @@ def _worst(changed: Sequence[TaskChange]) -> str:
         for one in changed
         if one.difference < 0
     ]
-    return f"worse: {_named(worse, whole=False)}" if worse else ""
-
-
-def _named(names: Sequence[str], *, whole: bool) -> str:
-    shown = names if whole else names[:FEW]
-    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
+    return f"worse: {listed(worse, FEW)}" if worse else ""
 
 
 def _columns(changed: Sequence[TaskChange]) -> list[Column]:

@@ -9,7 +9,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_core_rollouts.report.cells import UNKNOWN, Column, between, decimal, escape, prose, table, table_width
+from pytest_core_rollouts.report.cells import (
+    UNKNOWN,
+    Column,
+    between,
+    decimal,
+    escape,
+    listed,
+    prose,
+    table,
+    table_width,
+    wrapped,
+)
 from pytest_core_rollouts.report.summary import AgentScore, Estimate, Summary, TaskScore
 
 MAX_TASKS = 50
@@ -48,8 +59,12 @@ def _parts(summary: Summary, *, width: int | None = None, whole: bool = True, gr
         yield faults
     if summary.samples[1] > (1 if whole else 2) and (whole or 0 < summary.solved < summary.graded):
         yield _estimates(summary)
+        if few := _few_samples(summary, width, None if whole else FEW_TASKS):
+            yield few
     if tasks := _tasks(summary, whole=whole):
         yield tasks
+    if changed := _changed(summary, width):
+        yield changed
     if groups and summary.samples[1] > 1:
         yield _groups(summary)
 
@@ -218,6 +233,17 @@ def _estimate(estimate: Estimate) -> str:
     return decimal(estimate.value) + spread + part
 
 
+def _few_samples(summary: Summary, width: int | None, most: int | None) -> str:
+    """The tasks that some estimates leave out, each with how many of its samples have a reward."""
+    needed = summary.samples[1]
+    lines = []
+    for agent in summary.agents:
+        few = [f"{escape(task.task)} {task.graded}" for task in agent.tasks if task.graded < needed]
+        if few:
+            lines.append(f"- fewer than {needed} samples{_whose(agent, summary)} with a reward: {listed(few, most)}")
+    return _list(lines, width)
+
+
 # One row per task
 
 
@@ -261,19 +287,36 @@ def _count(score: TaskScore | None) -> str:
     return f"{score.solved}/{score.graded}{of_planned}"
 
 
+def _changed(summary: Summary, width: int | None) -> str:
+    """Tasks whose samples are not of one and the same task, since it was changed between the runs merged."""
+    lines = []
+    for agent in summary.agents:
+        if changed := [escape(task.task) for task in agent.tasks if len(task.digests) > 1]:
+            lines.append(f"- task changed between runs{_whose(agent, summary)}, counted as one: {listed(changed)}")
+    return _list(lines, width)
+
+
+def _list(lines: Sequence[str], width: int | None) -> str:
+    return "".join(f"{wrapped(line, width)}\n" for line in lines)
+
+
+def _whose(agent: AgentScore, summary: Summary) -> str:
+    return f" of {escape(agent.label)}" if len(summary.agents) > 1 else ""
+
+
 # Groups
 
 
 def _groups(summary: Summary) -> str:
     """How much a run could teach: per agent, where there are several."""
-    lines = [_group_line(agent, several=len(summary.agents) > 1) for agent in summary.agents]
+    lines = [_group_line(agent, _whose(agent, summary)) for agent in summary.agents]
     return "".join(lines) + (
         "\nA group is the samples of one task by one agent. Methods that learn from groups (GRPO and its kin) compare\n"
         "a reward with its group's mean: where all rewards are the same, nothing is learned.\n"
     )
 
 
-def _group_line(agent: AgentScore, *, several: bool) -> str:
+def _group_line(agent: AgentScore, whose: str) -> str:
     health = agent.groups
     kinds = [
         (health.signal, "with a signal (rewards differ)"),
@@ -282,6 +325,5 @@ def _group_line(agent: AgentScore, *, several: bool) -> str:
         (health.alike, "all the same in between"),
         (health.empty, "without a reward"),
     ]
-    whose = f" of {escape(agent.label)}" if several else ""
     said = ", ".join(f"{count} {what}" for count, what in kinds if count)
     return f"- groups{whose}: {health.complete} of {health.total} complete; {said}\n"

@@ -53,6 +53,8 @@ def test_the_report_of_a_run_with_faults() -> None:
         | pass^2                  | 0.500 (0.002-0.998) |               n/a |
         | pass^4                  | 0.500 (0.002-0.998) |               n/a |
 
+        - fewer than 4 samples of codex with a reward: A 1, B 0
+
         | task (solved/graded) | claude_sdk |    codex |
         | -------------------- | ---------: | -------: |
         | A                    |        4/4 | 1/1 of 4 |
@@ -65,6 +67,23 @@ def test_the_report_of_a_run_with_faults() -> None:
         a reward with its group's mean: where all rewards are the same, nothing is learned.
         """  # noqa: E501
     )
+
+
+def test_tasks_with_fewer_samples_are_listed_apart() -> None:
+    summary = summarize(run({"a": (1.0, 0.0, 0.0, 0.0), "b": (1.0,), "c|d": (1.0, 0.0, 1.0, None)}))
+    for text in (markdown(summary), terminal(summary)):
+        assert "- fewer than 4 samples with a reward: b 1, c\\|d 3\n" in text
+    assert "fewer than" not in markdown(summarize(run({"a": (1.0, 0.0), "b": (0.0, 0.0)})))
+
+
+def test_a_task_that_was_changed_between_merged_runs_is_named() -> None:
+    rows = [
+        *run({"a": (1.0,), "b": (1.0,)}, run_id="r1", grading_digest="1"),
+        *run({"a": (0.0,)}, run_id="r2", grading_digest="2"),
+    ]
+    for text in (markdown(summarize(rows)), terminal(summarize(rows))):
+        assert "- task changed between runs, counted as one: a\n" in text
+    assert "changed" not in markdown(summarize(rows[:2]))
 
 
 def test_a_run_cut_short_says_so_first() -> None:
