@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pytest_core_rollouts.cli import main
 from tests.fake_core import FakeCore, Fault, Request, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of, usage_error
 
@@ -198,6 +199,14 @@ def test_rollouts_that_did_not_run_pass_no_gate_and_are_counted(project: Project
     assert result.ret == 1
     assert re.search(r"^rows \d of 8 selected$", text_of(result), re.M)
     assert re.search(r"\| +not run +\|", text_of(result))
+    answering(core, a=[BROKEN], b=[BROKEN])
+    args = ("--rollout-retries", "0", "--rollout-gate", "mean>=0", "--rollout-gate", "none")
+    result = project.run("tasks", "--samples", "4", "-x", "--rollout-concurrency", "1", *args)
+    assert [line.split(":")[:2] for line in gate_lines(result)] == [
+        ["gate mean>=0", " undecided"],
+        ["gate none", " undecided"],
+    ]
+    assert result.ret == 1
 
 
 # What is told
@@ -231,8 +240,6 @@ def test_junit_has_soft_results_passed_with_their_reward(project: Project, core:
         "--rollout-gate",
         "none",
         "--junitxml=j.xml",
-        "--rollout-concurrency",
-        "1",
     )
     [suite] = ElementTree.parse(project.path / "j.xml").getroot()
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "0", "0")
@@ -276,6 +283,25 @@ def test_the_report_file_says_what_the_gates_say(project: Project, core: FakeCor
     project.run("tasks", "--samples", "2", "--rollout-gate", "pass^2>=0.5", "--rollout-report", "out/report.md")
     text = (project.path / "out/report.md").read_text()
     assert text.startswith("2 rollouts: 1 task, 2 samples each\n\n- gate pass^2&gt;=0.5: failed: 0.000 &lt; 0.5\n\n| ")
+
+
+def test_the_report_of_a_run_is_that_of_its_file_byte_for_byte(
+    project: Project, core: FakeCore, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    for name in "abc":
+        project.task(name)
+    answering(core, a=[WRONG], b=[BROKEN, WRONG])
+    base, gates = "main.jsonl", ["mean>=0.5", "baseline", "lost<=0"]
+    project.run("tasks", "--samples", "2", "--rollout-out", base, "--rollout-gate", "none")
+    answering(core, b=[BROKEN], c=[WRONG])
+    named = [f"--rollout-gate={gate}" for gate in gates]
+    args = ("--rollout-out", "now.jsonl", "--rollout-report", "r.md", "--rollout-retries", "0")
+    project.run("tasks", "--samples", "2", *args, "--rollout-baseline", base, *named)
+    capfdbinary.readouterr()
+    main(["report", "now.jsonl", "--baseline", base, *(f"--gate={gate}" for gate in gates)])
+    printed = capfdbinary.readouterr().out
+    assert printed == (project.path / "r.md").read_bytes()
+    assert b"gate lost&lt;=0: " in printed
 
 
 def test_a_second_run_to_the_same_file_has_a_table_of_its_own(project: Project, core: FakeCore) -> None:
