@@ -34,6 +34,8 @@ try lost        pytest tasks/a tasks/b --rollout-gate 'lost<=0' --rollout-baseli
 try undecided   pytest tasks/shy --samples 2 --rollout-gate 'mean>=0.8' --rollout-retries 0 \
                     --rollout-allow-errors 50% --rollout-out 'a file.jsonl'
 try finished    bash -c "$(sed -n 's/^to finish: //p' undecided.txt)"
+try again       env -u OPENAI_BASE_URL -u OPENAI_API_KEY bash -c "$(sed -n 's/^to finish: //p' undecided.txt)"
+try judged      pytest tasks/a tasks/b --samples 2 --rollout-gate 'pass@2>=0.6' --rollout-resume main.jsonl
 try no-key      env OPENAI_API_KEY=wrong pytest tasks --rollout-gate none
 try no-gate     pytest tasks --rollout-gate 'mean>0.8'
 try few-samples pytest tasks --samples 2 --rollout-gate 'pass@4>=0.5'
@@ -53,6 +55,8 @@ CODES = {
     "lost": 1,
     "undecided": 1,
     "finished": 0,
+    "again": 0,
+    "judged": 1,
     "no-key": 2,
     "no-gate": 4,
     "few-samples": 4,
@@ -72,6 +76,8 @@ VERDICTS = {
         "gate mean>=0.8: undecided: 0.500 to 1.000, as those turn out that have no reward (1 without a reward)"
     ),
     "finished": "gate mean>=0.8: passed: 1.000 >= 0.8",
+    "again": "gate mean>=0.8: passed: 1.000 >= 0.8",  # nothing was left to run
+    "judged": "gate pass@2>=0.6: failed: 0.500 < 0.6",
     "unit-test": "gate mean>=0: passed: 1.000 >= 0",
 }
 
