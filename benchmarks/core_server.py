@@ -2,7 +2,7 @@
 
     python benchmarks/core_server.py MIN_SECONDS MAX_SECONDS [ITEM_BYTES]
 
-Prints its base URL and key, then, when its standard input closes, what it saw, as JSON: Sessions, requests, deletions.
+Prints its base URL and key, then, when its standard input closes, what it saw, as JSON: Sessions, requests, deletions, CPU.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -37,6 +38,7 @@ def main(least: float, most: float, item_bytes: int) -> None:
                     "sessions": len(sessions),
                     "deleted": sum(session.deleted for session in sessions),
                     "requests": sum(core.counts.values()),
+                    "cpu_s": round(time.process_time(), 2),
                 }
             )
         )

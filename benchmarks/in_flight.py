@@ -78,10 +78,10 @@ class Core:
         assert self.process.stdout is not None
         self.base_url, self.api_key = self.process.stdout.readline().split()
 
-    def close(self) -> dict[str, int]:
+    def close(self) -> dict[str, float]:
         """What it saw."""
         out, _ = self.process.communicate("")
-        seen: dict[str, int] = json.loads(out)
+        seen: dict[str, float] = json.loads(out)
         return seen
 
 
@@ -129,6 +129,7 @@ def measure(what: str, case: Case, peer_python: str) -> dict[str, float]:
         "peak_mb_largest_process": round(peak / 1024, 1),
         "requests_per_rollout": round(seen["requests"] / case.rollouts, 2),
         "sessions": seen["sessions"],
+        "core_cpu_ms_per_rollout": round(1000 * seen["cpu_s"] / case.rollouts, 2),
         "left": seen["sessions"] - seen["deleted"],
     }
 

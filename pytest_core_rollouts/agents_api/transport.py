@@ -1,7 +1,8 @@
-"""One try of one call over HTTP. The only module that knows httpx.
+"""One try of one call over HTTP. The only module, beside `network`, that knows an HTTP library.
 
-httpx's client layer (redirects, cookies, authentication, event hooks) cost a third of the CPU of a rollout and does
-nothing that we want, so requests go to its transport directly: that is connections, TLS, proxies and HTTP/1.1.
+Requests go to httpcore, which is what httpx sends its own with: connections, TLS, proxies and HTTP/1.1. The layers
+above it (URLs, redirects, cookies, authentication) cost half the CPU of a rollout and do nothing that we want; httpx
+reads the base URL and finds the certificate authorities, once.
 """
 
 from __future__ import annotations
@@ -10,18 +11,31 @@ import functools
 import importlib.util
 import ssl
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
 
+import httpcore
 import httpx
 
 from .address import proxy_for, shown_proxy
 from .errors import AgentsAPIError, ConnectionFailed, DeadlinePassed, InvalidResponse, StreamLost, TooLarge, printable
+from .network import AsyncioNetwork
 from .responses import ERROR_LIMIT, Call, Reply, refusal
 from .retry import RetryPolicy
 from .timelimit import TimeLimit
 
 __all__ = ["Transport"]
+
+_BROKEN = (
+    httpcore.TimeoutException,
+    httpcore.NetworkError,
+    httpcore.ProtocolError,
+    httpcore.ProxyError,
+    httpcore.UnsupportedProtocol,
+)
+"""Whatever ends an exchange before its answer is whole."""
 
 
 class Transport:
@@ -33,11 +47,13 @@ class Transport:
         self._policy = policy
         self._max_bytes = max_bytes
         self._key = api_key
+        self._url = httpx.URL(base_url)
         self._headers = [
-            ("Authorization", f"Bearer {api_key}"),
-            ("OpenAI-Beta", "agents=v1"),
-            ("Accept-Encoding", "identity"),
-            ("User-Agent", "pytest-core-rollouts"),
+            (b"Host", self._url.netloc),
+            (b"Authorization", f"Bearer {api_key}".encode()),
+            (b"OpenAI-Beta", b"agents=v1"),
+            (b"Accept-Encoding", b"identity"),
+            (b"User-Agent", b"pytest-core-rollouts"),
         ]
         proxy = proxy_for(base_url)
         self._via = f" through the proxy {shown_proxy(proxy)} that the environment names" if proxy else ""
@@ -55,10 +71,11 @@ class Transport:
         async with self._faults_named(call, deadline):
             response = await self._http.handle_async_request(self._request(call, self._policy().read_timeout))
             try:
-                body = await self._body(call, response)
+                headers = _headers(response)
+                body = await self._body(call, response, headers)
             finally:
                 await response.aclose()
-        return self._judged(call, Reply(response.status_code, response.headers, body))
+        return self._judged(call, Reply(response.status, headers, body))
 
     @asynccontextmanager
     async def stream(
@@ -71,35 +88,36 @@ class Transport:
         async with self._faults_named(call, deadline):
             response = await self._http.handle_async_request(self._request(call, self._policy().stream_silence))
         try:
-            kind = response.headers.get("content-type", "")
-            if response.status_code != 200 or not kind.startswith("text/event-stream"):
+            headers = _headers(response)
+            kind = headers.get("content-type", "")
+            if response.status != 200 or not kind.startswith("text/event-stream"):
                 async with self._faults_named(call, deadline):
-                    body = await self._body(call, response)
-                reply = self._judged(call, Reply(response.status_code, response.headers, body))
+                    body = await self._body(call, response, headers)
+                reply = self._judged(call, Reply(response.status, headers, body))
                 problem = f"HTTP {reply.status}, but no event stream: {printable(kind, 60) or 'no stated type'}"
-                raise _unwanted(InvalidResponse, call, response, problem)
-            yield Reply(200, response.headers, b"").request_id, self._chunks(call, response)
+                raise _unwanted(InvalidResponse, call, headers, problem)
+            yield Reply(200, headers, b"").request_id, self._chunks(call, response)
         finally:
             await response.aclose()
 
-    async def _chunks(self, call: Call, response: httpx.Response) -> AsyncGenerator[bytes, None]:
+    async def _chunks(self, call: Call, response: httpcore.Response) -> AsyncGenerator[bytes, None]:
         try:
-            async for chunk in _stream(response):
+            async for chunk in response.aiter_stream():
                 yield chunk
-        except httpx.ReadTimeout:
+        except httpcore.ReadTimeout:
             problem = f"the event stream was silent for {self._policy().stream_silence:g} s"
-        except httpx.TransportError as error:
+        except _BROKEN as error:
             problem = f"the event stream broke off ({_cause(error)})"
         else:
             return
         raise StreamLost(problem, method=call.method, path=call.path) from None
 
-    def _request(self, call: Call, read_timeout: float) -> httpx.Request:
-        headers = [("Accept", call.accept)]
+    def _request(self, call: Call, read_timeout: float) -> httpcore.Request:
+        headers = [*self._headers, (b"Accept", call.accept.encode())]
         if call.body is not None:
-            headers.append(("Content-Type", "application/json"))
+            headers += [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(call.body))]
         if call.idempotency_key is not None:
-            headers.append(("Idempotency-Key", call.idempotency_key))
+            headers.append((b"Idempotency-Key", call.idempotency_key.encode()))
         policy = self._policy()
         timeouts = {
             "connect": policy.connect_timeout,
@@ -107,34 +125,33 @@ class Transport:
             "read": read_timeout,
             "write": policy.read_timeout,
         }
-        return httpx.Request(
-            call.method,
-            self.base_url + call.path,
-            headers=[*self._headers, *headers],
-            content=call.body,
-            extensions={"timeout": timeouts},
+        url = httpcore.URL(
+            scheme=self._url.raw_scheme,
+            host=self._url.raw_host,
+            port=self._url.port,
+            target=self._url.raw_path + call.path.encode(),
         )
+        extensions = {"timeout": timeouts}
+        return httpcore.Request(call.method, url, headers=headers, content=call.body, extensions=extensions)
 
-    async def _body(self, call: Call, response: httpx.Response) -> bytes:
+    async def _body(self, call: Call, response: httpcore.Response, headers: Mapping[str, str]) -> bytes:
         """The body within its cap. Of an error's body the beginning is enough."""
-        failed = response.status_code >= 300
+        failed = response.status >= 300
         limit = ERROR_LIMIT if failed else self._max_bytes if call.max_bytes is None else call.max_bytes
-        announced = response.headers.get("content-length", "")
+        announced = headers.get("content-length", "")
         if not failed and announced.isdecimal() and int(announced[:18]) > limit:
-            raise _unwanted(
-                TooLarge, call, response, f"the body holds {announced[:18]} bytes, at most {limit} are read"
-            )
-        if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise _unwanted(InvalidResponse, call, response, "the body is compressed although that was not asked for")
+            raise _unwanted(TooLarge, call, headers, f"the body holds {announced[:18]} bytes, at most {limit} are read")
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            raise _unwanted(InvalidResponse, call, headers, "the body is compressed although that was not asked for")
         parts: list[bytes] = []
         size = 0
-        async for chunk in _stream(response):
+        async for chunk in response.aiter_stream():
             parts.append(chunk)
             size += len(chunk)
             if size > limit:
                 if failed:
                     break
-                raise _unwanted(TooLarge, call, response, f"the body holds more than the {limit} bytes that are read")
+                raise _unwanted(TooLarge, call, headers, f"the body holds more than the {limit} bytes that are read")
         return b"".join(parts)
 
     def _judged(self, call: Call, reply: Reply) -> Reply:
@@ -157,7 +174,7 @@ class Transport:
         except TimeoutError:
             kind = ConnectionFailed if left == policy.try_timeout else DeadlinePassed
             problem = f"no complete answer from {self.base_url} within {left:.3g} s{self._via}"
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
             root = _root(error)
             untrusted = isinstance(root, ssl.SSLCertVerificationError)
             gone = policy.refused_is_final and isinstance(root, ConnectionRefusedError)
@@ -173,10 +190,10 @@ class Transport:
                 advice = "is the proxy running, and meant for this server? (if not, set NO_PROXY)"
             else:
                 advice = "is the Core running there?"
-        except httpx.ProxyError as error:
+        except httpcore.ProxyError as error:
             problem = f"cannot reach {self.base_url}{self._via} ({_cause(error)})"
             advice = "set NO_PROXY if the Core can be reached directly"
-        except httpx.TransportError as error:
+        except _BROKEN as error:
             problem = f"no complete answer from {self.base_url}{self._via} ({_cause(error)})"
         else:
             return
@@ -186,22 +203,36 @@ class Transport:
         raise fault from None
 
 
-def _open(proxy: str | None, *, tls: bool) -> httpx.AsyncHTTPTransport:
+def _open(proxy: str | None, *, tls: bool) -> httpcore.AsyncConnectionPool:
     _spare_failed_imports()
+    own: dict[str, Any] = {
+        "ssl_context": _trusted() if tls or proxy else _trusting_nobody(),
+        "max_connections": 2,
+        "max_keepalive_connections": 2,
+        "keepalive_expiry": 30.0,
+        "network_backend": AsyncioNetwork(),
+    }
+    if proxy is None:
+        return httpcore.AsyncConnectionPool(**own)
+    parts = urlsplit(proxy)
     try:
-        return httpx.AsyncHTTPTransport(
-            verify=_trusted() if tls or proxy else _trusting_nobody(),
-            limits=httpx.Limits(max_connections=2, max_keepalive_connections=2, keepalive_expiry=30.0),
-            proxy=proxy,
+        where = httpx.URL(proxy)
+    except httpx.InvalidURL:
+        parts = parts._replace(scheme="")
+    if parts.scheme not in ("http", "https", "socks5", "socks5h") or not parts.hostname:
+        raise ValueError(
+            f"the environment names the proxy {shown_proxy(proxy)}: expected http://, https:// or socks5://"
         )
-    except ImportError:
+    url = httpcore.URL(scheme=where.raw_scheme, host=where.raw_host, port=where.port, target=b"/")
+    user = (where.username.encode(), where.password.encode()) if where.userinfo else None
+    if parts.scheme.startswith("http"):
+        encrypted = _trusted() if parts.scheme == "https" else None
+        return httpcore.AsyncHTTPProxy(url, proxy_auth=user, proxy_ssl_context=encrypted, **own)
+    if importlib.util.find_spec("socksio") is None:
         raise ValueError(
-            f"the environment names the SOCKS proxy {shown_proxy(proxy or '')}: install httpx[socks] or set NO_PROXY"
-        ) from None
-    except ValueError:
-        raise ValueError(
-            f"the environment names the proxy {shown_proxy(proxy or '')}: expected http://, https:// or socks5://"
-        ) from None
+            f"the environment names the SOCKS proxy {shown_proxy(proxy)}: install httpx[socks] or set NO_PROXY"
+        )
+    return httpcore.AsyncSOCKSProxy(url, proxy_auth=user, **own)
 
 
 @functools.lru_cache(maxsize=1)
@@ -224,13 +255,17 @@ def _trusting_nobody() -> ssl.SSLContext:
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
-def _unwanted(kind: type[AgentsAPIError], call: Call, response: httpx.Response, problem: str) -> AgentsAPIError:
-    return kind(problem, method=call.method, path=call.path, request_id=Reply(0, response.headers, b"").request_id)
+def _headers(response: httpcore.Response) -> dict[str, str]:
+    """Headers by their names in lower case; what came several times is joined."""
+    headers: dict[str, str] = {}
+    for name_, value_ in response.headers:
+        name, value = name_.decode("ascii").lower(), value_.decode("utf-8", "replace")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
 
 
-def _stream(response: httpx.Response) -> httpx.AsyncByteStream:
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    return response.stream
+def _unwanted(kind: type[AgentsAPIError], call: Call, headers: Mapping[str, str], problem: str) -> AgentsAPIError:
+    return kind(problem, method=call.method, path=call.path, request_id=Reply(0, headers, b"").request_id)
 
 
 def _root(error: BaseException) -> BaseException:
@@ -239,7 +274,7 @@ def _root(error: BaseException) -> BaseException:
     return error
 
 
-def _cause(error: httpx.TransportError) -> str:
+def _cause(error: Exception) -> str:
     """What broke, as far as the library says it: some of its errors are empty but for their class."""
     text = str(error) or str(_root(error))
     name = type(error).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 import traceback
 from collections.abc import Callable
@@ -23,29 +24,53 @@ class GraderFailed(Exception):
 
 
 class Graders:
-    """At most `most` graders at a time, each in a thread of its own and within `seconds`.
+    """At most `most` graders at a time, each in a thread and within `seconds`.
 
-    A thread can't be ended from outside. One that overruns is left alone: its place goes to the next grader, and since
-    it is a daemon, it never keeps the process from ending. Belongs to one event loop.
+    Threads are used again, for starting one takes longer than most grading. One can't be ended from outside: where a
+    grader overruns, its thread is left alone, and its place goes to the next grader with another. Threads are daemons,
+    so that none keeps the process from ending. Belongs to one event loop.
     """
 
     def __init__(self, *, seconds: float = GRADE_SECONDS, most: int = GRADERS) -> None:
         self.seconds = seconds
         self._places = asyncio.Semaphore(most)
+        self._idle: list[_Thread] = []
 
     async def call(self, grade: Callable[[], T]) -> T:
         """What `grade()` returns. Raises GraderFailed."""
         async with self._places:
             loop = asyncio.get_running_loop()
             done: asyncio.Future[T] = loop.create_future()
-            threading.Thread(target=_run, args=(grade, loop, done), name="grader", daemon=True).start()
+            thread = self._idle.pop() if self._idle else _Thread()
+            thread.run(lambda: _run(grade, loop, done))
             try:
                 await asyncio.wait({done}, timeout=self.seconds)
                 if done.done():
+                    self._idle.append(thread)
                     return done.result()
             finally:
                 done.cancel()
             raise GraderFailed(f"the grader took more than {self.seconds:g} s")
+
+
+class _Thread:
+    """A thread that runs what it is given, one after the other, until nobody can give it anything any more."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=_work, args=(self._jobs,), name="grader", daemon=True).start()
+
+    def run(self, job: Callable[[], None]) -> None:
+        self._jobs.put(job)
+
+    def __del__(self) -> None:
+        self._jobs.put(None)
+
+
+def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # what it holds (a task, an answer) is not to wait for the next one
 
 
 def _run(grade: Callable[[], T], loop: asyncio.AbstractEventLoop, done: asyncio.Future[T]) -> None:
