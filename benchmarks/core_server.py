@@ -2,13 +2,16 @@
 
     python benchmarks/core_server.py MIN_SECONDS MAX_SECONDS [ITEM_BYTES]
 
-Prints its base URL and key, then, when its standard input closes, what it saw, as JSON: Sessions, requests, deletions, CPU.
+Prints its base URL and key, then, when its standard input closes, what it saw, as JSON: Sessions, requests, deletions,
+CPU, the median from a Turn's end to its Session's deletion (which comes once the row is on disk), and Turns that ended
+per second, the first and the last tenth left out.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -32,12 +35,17 @@ def main(least: float, most: float, item_bytes: int) -> None:
         print(core.base_url, core.api_key, flush=True)
         sys.stdin.read()
         sessions = core.sessions.values()
+        told = [{what: at for at, what in session.history} for session in sessions]
+        ends = sorted(each["completed"] for each in told if "completed" in each)
+        middle = ends[len(ends) // 10 : -len(ends) // 10]
         print(
             json.dumps(
                 {
                     "sessions": len(sessions),
                     "deleted": sum(session.deleted for session in sessions),
                     "requests": sum(core.counts.values()),
+                    "completed_to_deleted_s": statistics.median(each["deleted"] - each["completed"] for each in told),
+                    "steady_per_s": (len(middle) - 1) / (middle[-1] - middle[0]),
                     "cpu_s": round(time.process_time(), 2),
                 }
             )

@@ -4,6 +4,7 @@
 
 Cases are named below. Peers: `script` is `peer_script.py` (PYTHON has the `openai` package), `one-at-a-time` is pytest
 with `-n 64`. A fake Core in a process of its own serves them all; its CPU is not counted, but it shares the machine.
+Run it in a virtual environment of users, with nothing but the project: plugins of others cost CPU too.
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ class Case:
 
 CASES = {
     "thousand": Case(1000, 8, 12, 500, ("script", "one-at-a-time")),
-    "rate": Case(2000, 2, 2, 200),
-    "rate-n2": Case(2000, 2, 2, 100, workers=2),
+    "rate": Case(4000, 2, 2, 200),
+    "rate-n2": Case(4000, 2, 2, 100, workers=2),
+    "latency": Case(200, 1, 2, 10),
     "three-thousand": Case(3000, 20, 40, 1500),
     "flat-memory": Case(20000, 1, 2, 200, item_bytes=100_000),
     "small": Case(100, 0.5, 1.5, 50, ("script",)),
@@ -110,6 +112,7 @@ def measure(what: str, case: Case, peer_python: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         project(Path(folder))
         env = {**os.environ, "OPENAI_BASE_URL": core.base_url, "OPENAI_API_KEY": core.api_key}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process compiles everything anew
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         timed = ["/usr/bin/time", "-f", "%M", "-o", f"{folder}/peak", *command(what, case, peer_python)]
         done = subprocess.run(timed, cwd=folder, env=env, capture_output=True, text=True, check=False)
@@ -125,6 +128,8 @@ def measure(what: str, case: Case, peer_python: str) -> dict[str, float]:
         "wall_over_ideal": round(wall / case.ideal, 3),
         "floor_over_ideal": round(case.floor / case.ideal, 3),
         "rollouts_per_s": round(case.rollouts / wall, 1),
+        "steady_per_s": round(seen["steady_per_s"], 1),
+        "latency_ms_median": round(1000 * seen["completed_to_deleted_s"], 1),
         "cpu_ms_per_rollout": round(1000 * cpu / case.rollouts, 2),
         "peak_mb_largest_process": round(peak / 1024, 1),
         "requests_per_rollout": round(seen["requests"] / case.rollouts, 2),
