@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -28,6 +29,7 @@ from pytest_core_rollouts.records import (
     read_records,
 )
 from pytest_core_rollouts.records.masking import MASK, Masker
+from pytest_core_rollouts.report.summary import slim
 
 
 def record(**fields: Any) -> RolloutRecord:
@@ -281,6 +283,21 @@ def test_reading_streams(tmp_path: Path) -> None:
     assert next(rows).items is None
     with pytest.raises(RecordsError):
         next(rows)
+
+
+def test_reading_holds_one_row_at_a_time(tmp_path: Path) -> None:
+    """So that a controller, a report and a resume stay small, however long the trajectories are together."""
+    path = tmp_path / "x.jsonl"
+    for sample in range(30):
+        append(path, record(sample=sample, items=[{"id": "i", "text": "x" * 1_000_000}]), sync=False)
+    tracemalloc.start()
+    try:
+        rows = [slim(row) for row in read_records(path, items=False)]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(rows) == 30
+    assert peak < 8_000_000
 
 
 # Several writers, a full disk, no permission

@@ -52,6 +52,37 @@ def test_reasons_are_shown_field_by_field(project: Project) -> None:
     assert project.records[0]["reasons"] == [{"path": "topics.r1", "expected": "price", "answered": 1}]
 
 
+ODD = """
+import datetime, decimal, pathlib, signal
+from pytest_core_rollouts.grading import Grade, Reason
+
+VALUES = [
+    pathlib.Path("/x"), decimal.Decimal("1.50"), {2, 1}, signal.SIGTERM, datetime.date(2026, 1, 2),
+    float("nan"), b"\\xff", "\\ud835", (1, "a"),
+]
+
+def grade(answer):
+    return Grade(0.5, tuple(Reason(str(n), one, one) for n, one in enumerate(VALUES)), "so \\ud835")
+"""
+
+
+@WORKERS
+def test_values_that_json_has_no_word_for_make_the_same_row_in_a_worker(
+    project: Project, workers: tuple[str, ...]
+) -> None:
+    project.task("a")
+    project.write("tasks/a/grader.py", ODD)
+    result = project.run_apart("tasks", *workers)
+    assert outcomes(result) == {"failed": 1}, text_of(result)
+    assert result.ret == 1
+    assert "INTERNALERROR" not in text_of(result)
+    [row] = project.records
+    assert (row["status"], row["reward"], row["notes"]) == ("completed", 0.5, ["so \ufffd"])
+    plain = ["/x", "1.50", [1, 2], 15, "2026-01-02", None, "\ufffd", "\ufffd", [1, "a"]]
+    assert [reason["expected"] for reason in row["reasons"]] == plain
+    assert [reason["answered"] for reason in row["reasons"]] == plain
+
+
 @WORKERS
 def test_a_grader_that_raises_is_an_error_with_the_answer_kept(project: Project, workers: tuple[str, ...]) -> None:
     project.task("a")

@@ -87,6 +87,25 @@ def test_a_finished_run_needs_no_core_and_no_key(
     assert len(core.requests) == asked
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=len)
+@pytest.mark.parametrize(("gate", "code"), [("mean>=0.75", 0), ("mean>=0.76", 1), ("pass^2>=1", 1), ("each", 1)])
+def test_a_finished_run_is_judged_by_its_file(
+    two_tasks: Project, core: FakeCore, gate: str, code: int, workers: tuple[str, ...]
+) -> None:
+    def script(body: dict[str, Any]) -> Script:
+        about = body["metadata"]
+        return Script(answer=WRONG if about["task"] == "b" and about["sample"] == "1" else RIGHT)
+
+    core.script = script
+    two_tasks.run("tasks", "--samples", "2", "--rollout-gate", "none")
+    args = ("--samples", "2", "--rollout-gate", gate, "--rollout-resume", jsonl(two_tasks))
+    result = two_tasks.run_apart("tasks", *args, *workers)
+    assert result.ret == code, text_of(result)
+    assert len(core.sessions) == 4
+    assert re.search(r"\| +4/4 \| +0\.750 \|", text_of(result)), text_of(result)
+    assert "0 to run" in text_of(result)
+
+
 def test_only_what_infrastructure_spoiled_is_run_again(two_tasks: Project, core: FakeCore) -> None:
     failing(core, "a1", "b0", "b3")
     first = two_tasks.run("tasks", "--samples", "4", "--rollout-retries", "0")

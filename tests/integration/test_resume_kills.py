@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import subprocess
+import sys
 from collections import Counter
 from typing import Any
 
@@ -137,6 +140,27 @@ def test_an_interrupted_run_says_how_to_go_on(project: Project, core: FakeCore) 
     assert outcomes(result) == {"passed": 4}, text_of(result)
     assert Counter(row["status"] for row in project.records) == {"completed": 4, "cancelled": 3}
     assert len(core.sessions) == 7
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=len)
+def test_what_was_kept_and_what_was_added_is_counted_once(
+    project: Project, core: FakeCore, workers: tuple[str, ...]
+) -> None:
+    project.task("a")
+    project.task("b")
+    core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.0 if len(core.sessions) < 5 else 300.0)
+    with Running(project, "tasks", "--samples", "4", *workers) as running:
+        until(lambda: finished(project) == 5 and len(core.sessions) > 5, "five rows")
+        running.signal(signal.SIGINT)
+        running.end()
+    core.script = lambda body: Script(answer=RIGHT)
+    result = resumed(project, "--samples", "4", "--rollout-report", "r.md", *workers)
+    assert outcomes(result) == {"passed": 8}, text_of(result)
+    table = (project.path / "r.md").read_text()
+    assert table.startswith("8 rollouts: 2 tasks, 4 samples each\n")
+    assert re.findall(r"^\| ([ab]) +\| +(\S+) \|$", table, re.MULTILINE) == [("a", "4/4"), ("b", "4/4")]
+    command = [sys.executable, "-m", "pytest_core_rollouts", "report", str(project.results[0])]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == table
 
 
 def test_a_resume_that_is_interrupted_names_what_it_did_not_run(project: Project, core: FakeCore) -> None:

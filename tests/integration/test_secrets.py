@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -39,6 +41,9 @@ def everything(project: Project, result: pytest.RunResult) -> Iterator[tuple[str
     for path in sorted(project.path.rglob("*")):
         if path.is_file() and "tasks" not in path.relative_to(project.path).parts:
             yield str(path.relative_to(project.path)), path.read_bytes()
+    if (page := project.path / "r.html").exists():
+        for number, packed in enumerate(re.findall(rb">(e[JN][A-Za-z0-9+/=]+)<", page.read_bytes())):
+            yield f"r.html, part {number}", zlib.decompress(base64.b64decode(packed))
 
 
 def assert_nowhere(project: Project, result: pytest.RunResult, *secrets: str) -> list[str]:
@@ -60,6 +65,8 @@ LOUD = (
     "j.xml",
     "--rollout-report",
     "r.md",
+    "--rollout-html",
+    "r.html",
     "--log-level=DEBUG",
     "--log-file=log.txt",
 )
@@ -75,7 +82,7 @@ def test_keys_are_in_no_output_and_no_file(
     assert outcomes(result) == {"failed": 1}, text_of(result)
     secrets = (core.api_key, MODEL_KEY, TASK_KEY, base64.b64encode(MODEL_KEY.encode()).decode()[:-2])
     names = assert_nowhere(secretive, result, *secrets, "unknown-to-us-42")
-    assert {"j.xml", "r.md", "log.txt"} <= set(names)
+    assert {"j.xml", "r.md", "log.txt", "r.html", "r.html, part 1"} <= set(names)
     assert sum(name.endswith(".txt") and ".files" in name for name in names) == 1
     assert "[masked]" in text_of(result)
     sent = b"".join(request.body for request in core.requests)

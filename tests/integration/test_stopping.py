@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.fake_core import FakeCore, Fault, Script
+from tests.fake_core import FakeCore, Fault, Request, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
 from tests.integration.running import Running, rows, statuses, until
 
@@ -56,6 +56,23 @@ def test_a_turn_that_never_ends_holds_up_nobody(project: Project) -> None:
     assert len(left) == 2
     assert all(one in ended.text for one in left), ended.text
     assert "2 failed, 1 passed" in ended.text
+
+
+def test_a_core_that_never_answers_holds_up_nobody(project: Project) -> None:
+    """It makes the Session, and then accepts connections without a word: the limit holds, and no thread stays."""
+    project.task("a")
+
+    def mute(request: Request) -> Fault | None:
+        return Fault(hang=True) if request.route in ("session", "turns", "events") else None
+
+    with FakeCore(script=lambda body: Script(never_ends=True), fault=mute) as core:
+        args = ("tasks", "--rollout-timeout", "1", "--rollout-retries", "0")
+        with Running(project, *args, env={"OPENAI_BASE_URL": core.base_url}) as pytest_:
+            ended = pytest_.end(90)
+    [row] = rows(project)
+    assert ended.code == 1, ended.text
+    assert (row["status"], row["reward"]) == ("error", None)
+    assert "1 error" in ended.text
 
 
 @pytest.mark.parametrize("way", [(), ("-n", "2"), SHARDED], ids=["alone", "workers", "sharded"])

@@ -129,6 +129,13 @@ def test_a_rollout_that_kills_each_worker_is_given_up(
     assert len(graded) >= 3  # what was in flight with it twice may have to go with it
     assert all(session.deleted for session in core.sessions.values())
 
+    (project.path / "conftest.py").unlink()
+    made, owed = len(core.sessions), len(found) - len(graded)
+    [path] = project.results
+    again = project.run_apart("tasks", *workers, "--rollout-resume", str(path.relative_to(project.path)))
+    assert outcomes(again) == {"passed": 6}, text_of(again)
+    assert len(core.sessions) == made + owed, "those that were given up, and no others"
+
 
 def test_another_test_that_kills_its_worker_is_blamed_itself(project: Project, core: FakeCore) -> None:
     project.task("a")
