@@ -123,7 +123,9 @@ def test_the_words_for_it() -> None:
 
 
 def test_where_nothing_can_be_seen_the_words_say_why() -> None:
-    assert list(sights(power([(4, 0, 4)] * 40))) == ["say nothing of lost rollouts: none of the 40 tasks was solved before"]
+    assert list(sights(power([(4, 0, 4)] * 40))) == [
+        "say nothing of lost rollouts: none of the 40 tasks was solved before"
+    ]
     assert list(sights(power([(2, 2, 2)]))) == [
         "see no drop of the mean, however large: so few samples of 1 task are too few",
         "fail no single task: even 2/2 -> 0/2 has p = 0.33, 0.33 after Holm's correction for 1 task",

@@ -57,9 +57,9 @@ class CoreAccess:
         except OSError as error:
             raise pytest.UsageError(f"--rollout-capture: {capture} can't be made: {error.strerror}") from None
 
-    def reach(self, connect: Callable[[], Client]) -> None:
+    def reach(self) -> None:
         """End the run where no Core is there or it refuses the key: every rollout would meet the same."""
-        if (problem := run_aside(why_unreachable(connect))) is not None:
+        if (problem := run_aside(why_unreachable(self.connect))) is not None:
             raise pytest.exit.Exception(problem, returncode=pytest.ExitCode.INTERRUPTED)
         self.reached = True
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from typing import NamedTuple
 
 import pytest
 
@@ -19,19 +20,24 @@ LINE = 30.0
 """Seconds between two lines in a log."""
 
 
+class State(NamedTuple):
+    """How things stand right now."""
+
+    in_flight: int
+    """Rollouts that are under way."""
+    waits: str
+    """What they wait for beside their agents; "" for nothing."""
+
+
 class Display:
     """Draws a run's progress between the lines that pytest writes.
 
-    `in_flight` tells how many rollouts are under way, None where that is not known; `places` is the most there can be.
+    `state` tells how things stand; `places` is the most rollouts that there can be in flight.
     """
 
-    def __init__(
-        self, config: pytest.Config, total: int, in_flight: Callable[[], int | None], *, places: int = 1
-    ) -> None:
+    def __init__(self, config: pytest.Config, total: int, state: Callable[[], State], *, places: int = 1) -> None:
         self.progress = Progress(total, places)
-        self.trouble = ""
-        """What rollouts wait for, beside their agents."""
-        self._in_flight = in_flight
+        self._state = state
         self._reporter: pytest.TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
         if config.get_verbosity() < -1:
             self._reporter = None  # -qq: as little as can be
@@ -54,8 +60,8 @@ class Display:
         with self._lock:
             if self._reporter is None:
                 return
-            trouble = f"{self.trouble}; " if self.trouble else ""
-            line = f"rollouts: {trouble}{self.progress.line(self._in_flight())}"
+            in_flight, waits = self._state()
+            line = f"rollouts: {f'{waits}; ' if waits else ''}{self.progress.line(in_flight)}"
             if self._terminal is None:
                 self._next = now + LINE
                 self._say(self._reporter, line)

@@ -124,7 +124,7 @@ def finish(run: Run) -> Ending:
     ending = Ending(run)
     if run.may_have_sessions:
         ending.swept = run_aside(
-            sweep(run.connect, run.run_id, since=_began(run) - 60, seconds=SWEEP_SECONDS, spare=_spare(run))
+            sweep(run.core.connect, run.run_id, since=_began(run) - 60, seconds=SWEEP_SECONDS, spare=_spare(run))
         )
     run.close()
     if run.books.broken is not None:

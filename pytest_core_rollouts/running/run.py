@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -21,26 +21,22 @@ from pytest_core_rollouts.collecting.collect import ResultSource, RolloutItem
 from pytest_core_rollouts.collecting.naming import Chosen
 from pytest_core_rollouts.engine.pool import Pool, PoolStopped
 from pytest_core_rollouts.gates.gate import Identity
-from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.matrix import Agent, Rollout, make_id, new_run_id
 from pytest_core_rollouts.options.settings import Settings
-from pytest_core_rollouts.records import RecordsError, RolloutRecord, check_writable, count_planned
-from pytest_core_rollouts.records.hiding import Withheld, hide_note
+from pytest_core_rollouts.records import RecordsError, check_writable, count_planned
 from pytest_core_rollouts.records.masking import Masker
 from pytest_core_rollouts.report.baseline import Baseline
 from pytest_core_rollouts.reuse import resume
-from pytest_core_rollouts.reuse.replay import NoCore, Replay, Replayer
-from pytest_core_rollouts.reuse.resume import Plan, Resumed, Resumer, Verdict
-from pytest_core_rollouts.rollout import Outcome, RolloutRunner
+from pytest_core_rollouts.reuse.resume import Plan, Resumed, Verdict
+from pytest_core_rollouts.rollout import Outcome
 from pytest_core_rollouts.rollout.pressure import Pressure
-from pytest_core_rollouts.rollout.stopping import Stop
-from pytest_core_rollouts.running import judging
+from pytest_core_rollouts.running import engines, judging
 from pytest_core_rollouts.running.books import Books
 from pytest_core_rollouts.running.caps import Caps
-from pytest_core_rollouts.running.core_access import CoreAccess, LazyClient
-from pytest_core_rollouts.running.display import Display
+from pytest_core_rollouts.running.core_access import CoreAccess
+from pytest_core_rollouts.running.display import Display, State
+from pytest_core_rollouts.running.project_grading import ProjectGrading
 from pytest_core_rollouts.tasks import Task
-from pytest_core_rollouts.tasks.own_graders import as_grade
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Client
@@ -70,8 +66,7 @@ class Run(ResultSource):
         self.core = CoreAccess(settings, given.get("base_url"), given.get("api_key"))
         self.started_at, self.started = datetime.now(timezone.utc), time.monotonic()
         self._secrets: set[str] = set()
-        self._hooks: dict[str, Any] = {}
-        """By task, the hooks that see it: those of the conftest files on its way."""
+        self.grading = ProjectGrading(hide_expected=settings.hide_expected)
         self._mask()
         self.selected: dict[str, tuple[str, Agent, int]] = {}
         """Task id, agent and sample of every rollout that is to run, by rollout id."""
@@ -99,6 +94,8 @@ class Run(ResultSource):
         """Ids of rollouts that have killed their workers often enough."""
         self.dealt: Callable[[], Sequence[int]] | None = tuple
         """Which items are this worker's, as the controller dealt them out; none where it is told one at a time."""
+        self.tell: Callable[[State], None] = lambda state: None
+        """Told now and then how things stand."""
         self.display: Display | None = None
         self._submitted: set[str] = set()
         self._ready: dict[str, Outcome] = {}
@@ -160,7 +157,7 @@ class Run(ResultSource):
         self._make_ready(task_of)
         self.ready = True
         if self.needs_core and not self.settings.embedded:
-            self.core.reach(self.connect)
+            self.core.reach()
         self.out.parent.mkdir(parents=True, exist_ok=True)
         self.out.touch()  # a run that is killed before its first row can be resumed all the same
         self.caps.start()
@@ -254,7 +251,7 @@ class Run(ResultSource):
         self._ready.update(known)
         self._at_once.extend(rollout_id for rollout_id in first if rollout_id in known)
         if self.engine is None:
-            self.engine = self._make_engine()
+            self.engine = engines.make_pool(self)
         self.engine.submit([rollout for rollout_id, rollout in first.items() if rollout_id not in known])
 
     def _reuse(self, verdict: Verdict) -> Outcome:
@@ -266,7 +263,7 @@ class Run(ResultSource):
 
     def _plan_item(self, item: RolloutItem) -> Rollout:
         """The item's rollout, which from now on is graded by the hooks of its folder, its secrets masked."""
-        self._hooks[item.task.id] = item.ihook
+        self.grading.heed(item)
         if (secrets := set(item.task.secrets)) - self._secrets:
             self._secrets |= secrets
             self._mask()
@@ -319,8 +316,8 @@ class Run(ResultSource):
 
     def _tick(self) -> None:
         if self.display is not None:
-            self.display.trouble = str(self.pressure)
             self.display.tick()
+        self.tell(self.state())
         self._heed(self.books.broken)
 
     @property
@@ -328,82 +325,9 @@ class Run(ResultSource):
         """The most rollouts that this process has under way."""
         return self.settings.concurrency or (1 if self.is_worker else CONCURRENCY)
 
-    def in_flight(self) -> int | None:
-        """How many rollouts this process has under way."""
-        return None if self.engine is None else self.engine.in_flight
-
-    def _make_engine(self) -> Pool[Rollout, Any, Outcome]:
-        concurrency = self.concurrency
-        if self.settings.replay is not None:
-            return Pool(NoCore, self._replay_run(self.settings.replay), concurrency=concurrency)
-        runner = RolloutRunner(
-            grade=self.grade,
-            save=self.save,
-            keep_files=self.books.keep_files,
-            model_keys=self.settings.model_keys,
-            keep_items=self.settings.items != "none",
-            pressure=self.pressure,
-            halted=lambda: engine.fatal or self.caps.reached(),
-        )
-        resumer = None if self.resumed is None else Resumer(self.resumed, self._replayer(self.resumed))
-
-        async def run(client: LazyClient, rollout: Rollout, stop: Stop) -> Outcome:
-            if resumer is not None and resumer.grades(rollout):
-                return await resumer.run(rollout)
-            outcome = await runner.run(client.connected(), rollout, stop)
-            if outcome.fatal is not None:  # every other rollout would meet it too
-                engine.halt(outcome.fatal)
-            return outcome
-
-        engine: Pool[Rollout, LazyClient, Outcome] = Pool(
-            lambda: LazyClient(self.connect),
-            run,
-            concurrency=concurrency,
-            spent=self.caps.reached,
-            admits=self.pressure.admits,
-        )
-        return engine
-
-    def _replay_run(self, replay: Replay) -> Callable[[NoCore, Rollout, Stop], Awaitable[Outcome]]:
-        replayer = self._replayer(replay)
-
-        async def run(client: NoCore, rollout: Rollout, stop: Stop) -> Outcome:
-            return await replayer.run(rollout)
-
-        return run
-
-    def _replayer(self, source: Replay | Resumed) -> Replayer:
-        def save(record: RolloutRecord) -> None:
-            self.books.save(record, ran=False)
-
-        keep_items = isinstance(source, Resumed) and self.settings.items != "none"  # a replay's stay where they are
-        return Replayer(source, self.grade, self.grades_itself, save, self.books.keep_files, keep_items)
-
-    def connect(self) -> Client:
-        """A client of this run's Core."""
-        return self.core.connect()
-
-    def save(self, record: RolloutRecord) -> None:
-        """Write the row of a finished rollout. Raises RecordsError."""
-        self.books.save(record)
-
-    def grades_itself(self, task: Task) -> bool:
-        """Whether no code of the project's has a say in the task's grade."""
-        return task.grader is None and not self._hooks[task.id].pytest_rollout_grade.get_hookimpls()
-
-    def grade(self, task: Task, answer: Answer, rollout: Rollout) -> Grade:
-        """Grade as the project says, else as the task does. Runs in a thread of its own."""
-        if not self.settings.hide_expected or self.grades_itself(task):
-            return self._grade(task, answer, rollout)
-        try:
-            return hide_note(self._grade(task, answer, rollout))
-        except BaseException as error:  # noqa: BLE001 - pytest.fail() and its kin are no Exceptions
-            raise Withheld(error) from None
-
-    def _grade(self, task: Task, answer: Answer, rollout: Rollout) -> Grade:
-        hooks = self._hooks[task.id]
-        given = hooks.pytest_rollout_grade(task=task, answer=answer, rollout=rollout)
-        return task.grade(answer, rollout) if given is None else as_grade(given, "pytest_rollout_grade")
+    def state(self) -> State:
+        """How things stand in this process."""
+        return State(0 if self.engine is None else self.engine.in_flight, str(self.pressure))
 
     # ---- the end
 

@@ -115,6 +115,7 @@ class SessionPlugin:
         self.run.given_up = lambda: worker.shared.listed("given-up")
         self.run.books.on_broken = worker.shared.break_off
         self.run.dealt = lambda: worker.shared.dealt_to(worker.name)
+        self.run.tell = worker.tell
         self.signals.note(worker.terminate)
 
     # ---- before the first rollout
@@ -130,9 +131,8 @@ class SessionPlugin:
         selected = [one for one, item in zip(chosen, rollouts, strict=True) if not item.is_skipped]
         self.run.prepare(selected, chosen, tasks.get)
         if self.run.ready and not self.run.is_worker:
-            self.run.display = Display(
-                session.config, len(self.run.selected), self.run.in_flight, places=self.run.concurrency
-            )
+            places = self.run.concurrency
+            self.run.display = Display(session.config, len(self.run.selected), self.run.state, places=places)
 
     def pytest_report_collectionfinish(self) -> list[str]:
         return [] if self.run.is_worker else self.run.outlook

@@ -8,7 +8,8 @@ A worker that dies takes no result with it: rows are on disk before anybody hear
 reads them, reports what had finished, and runs the rest under the same idempotency keys, so that Core gives back the
 Sessions that exist already. A rollout whose worker died twice is given up as an error.
 
-What the controller has to tell workers that are busy waiting, and hear nothing, it writes into a folder of theirs.
+What the controller has to tell workers that are busy waiting, and hear nothing, it writes into a folder of theirs, and
+they write there how things stand.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Container, Generator, Iterable, Sequence
+import time
+from collections.abc import Container, Generator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -31,8 +33,10 @@ from pytest_core_rollouts.collecting.explain import explain_fault
 from pytest_core_rollouts.collecting.generated import find_generated
 from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
 from pytest_core_rollouts.rollout import lost_record
-from pytest_core_rollouts.running.display import Display
+from pytest_core_rollouts.running.display import REDRAW, Display, State
 from pytest_core_rollouts.running.run import Run
+from pytest_core_rollouts.running.sharding import ShardScheduling, shard_of
+from pytest_core_rollouts.running.shared_folder import SharedFolder
 from pytest_core_rollouts.running.signals import Signals
 from pytest_core_rollouts.tasks import Task, TaskError, load_task
 
@@ -41,155 +45,6 @@ if TYPE_CHECKING:
 
 CRASHES = 2
 """Deaths of its worker after which a rollout is given up."""
-
-
-class ShardScheduling:
-    """Gives each worker its items at once; xdist's `Scheduling` protocol.
-
-    `deal` tells a worker, by its name, which items are its own. `take_back` is told what a dead one had not reported,
-    as node ids, and gives those that are to run again. `is_rollout` tells a rollout's node id from another test's.
-    """
-
-    def __init__(
-        self,
-        shards: int,
-        deal: Callable[[str, list[int]], None],
-        take_back: Callable[[list[str]], Container[str]],
-        is_rollout: Callable[[str], bool],
-    ) -> None:
-        self.shards = shards
-        self.deal = deal
-        self.take_back = take_back
-        self.is_rollout = is_rollout
-        self.collection: list[str] | None = None
-        self._ids: dict[WorkerController, Sequence[str]] = {}
-        self._pending: dict[WorkerController, dict[int, None]] = {}
-        self._started: set[WorkerController] = set()
-        self._orphans: dict[int, list[int]] = {}
-
-    @property
-    def nodes(self) -> list[WorkerController]:
-        return list(self._pending)
-
-    @property
-    def collection_is_completed(self) -> bool:
-        return self.collection is not None or len(self._ids) >= self.shards
-
-    @property
-    def tests_finished(self) -> bool:
-        if self.collection is None or self._orphans:
-            return False
-        return all(len(pending) < 2 for pending in self._pending.values())
-
-    @property
-    def has_pending(self) -> bool:
-        return any(self._pending.values())
-
-    def add_node(self, node: WorkerController) -> None:
-        self._pending[node] = {}
-
-    def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
-        self._ids[node] = collection
-
-    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
-        self._pending[node].pop(item_index, None)
-
-    def mark_test_pending(self, item: str) -> None:
-        raise NotImplementedError("a dead worker's items go to the worker that replaces it")
-
-    def remove_pending_tests_from_node(self, node: WorkerController, indices: Sequence[int]) -> None:
-        raise NotImplementedError("nothing is stolen from a shard")
-
-    def remove_node(self, node: WorkerController) -> str | None:
-        """Keep what the node had not finished for the one that replaces it; the test that it died in, if it is none of
-        ours.
-        """
-        self._ids.pop(node, None)
-        pending = list(self._pending.pop(node))
-        if not pending:
-            return None
-        assert self.collection is not None
-        culprit = self.collection[pending[0]]
-        if not self.is_rollout(culprit):
-            self._orphans[shard_of(node)] = pending[1:]
-            return culprit
-        again = self.take_back([self.collection[index] for index in pending])
-        self._orphans[shard_of(node)] = [index for index in pending if self.collection[index] in again]
-        return None
-
-    def schedule(self) -> None:
-        if self.collection is None:
-            self.collection = list(next(iter(self._ids.values())))
-        if any(list(ids) != self.collection for ids in self._ids.values()):
-            raise pytest.UsageError("the workers collected different items; is a conftest random or time-dependent?")
-        for node in self._ids.keys() - self._started:
-            self._start(node)
-
-    def _start(self, node: WorkerController) -> None:
-        assert self.collection is not None
-        shard = shard_of(node)
-        indices = self._orphans.pop(shard, None)
-        if indices is None:
-            indices = list(range(shard, len(self.collection), self.shards))
-        self._started.add(node)
-        self._pending[node] = dict.fromkeys(indices)
-        if indices:
-            self.deal(node.workerinput["workerid"], indices)
-            with suppress(OSError):  # it has just died: that it did is the next thing we hear
-                node.send_runtest_some(indices)
-        node.shutdown()  # after these there is nothing more
-
-
-def shard_of(node: WorkerController) -> int:
-    """The part of the items that is the worker's."""
-    shard: int = node.workerinput["rollouts"]["shard"]
-    return shard
-
-
-class SharedFolder:
-    """A folder in which a controller tells its workers what they have to know while they wait."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def stop(self, reason: str) -> None:
-        """Every worker is to cancel what it has in flight and to start nothing more."""
-        partial = self.path / "stop.part"
-        partial.write_text(reason, encoding="utf-8")
-        partial.replace(self.path / "stop")
-
-    def break_off(self, reason: str) -> None:
-        """The same, from a worker that can't write its rows any more."""
-        (self.path / "broken").write_text(reason, encoding="utf-8")
-        self.stop(reason)
-
-    @property
-    def broken(self) -> str | None:
-        """Why a worker broke off."""
-        file = self.path / "broken"
-        return file.read_text(encoding="utf-8") if file.exists() else None
-
-    @property
-    def stop_reason(self) -> str | None:
-        file = self.path / "stop"
-        return file.read_text(encoding="utf-8") if file.exists() else None
-
-    def deal(self, worker: str, indices: Iterable[int]) -> None:
-        """These items are the worker's."""
-        (self.path / f"{worker}.items").write_text(" ".join(map(str, indices)), encoding="ascii")
-
-    def dealt_to(self, worker: str) -> list[int]:
-        file = self.path / f"{worker}.items"
-        return [int(index) for index in file.read_text(encoding="ascii").split()] if file.exists() else []
-
-    def add(self, kind: Literal["again", "given-up"], rollout_ids: Iterable[str]) -> None:
-        """`again`: begun by a worker that died, to be looked for among the rows first. `given-up`: not to be run."""
-        with (self.path / kind).open("a", encoding="ascii") as file:
-            file.writelines(f"{rollout_id}\n" for rollout_id in rollout_ids)
-
-    def listed(self, kind: Literal["again", "given-up"]) -> frozenset[str]:
-        file = self.path / kind
-        return frozenset(file.read_text(encoding="ascii").split()) if file.exists() else frozenset()
 
 
 class Controller:
@@ -246,7 +101,7 @@ class Controller:
             self.signals.ask(self._stop, self.run.last_words)
             self._tell(self.run.outlook)
             places = self.workers * self._in_flight
-            self.run.display = Display(self.run.config, len(self.run.selected), lambda: None, places=places)
+            self.run.display = Display(self.run.config, len(self.run.selected), self.shared.state, places=places)
             self.run.display.tick_by_itself()
 
     def _tell(self, lines: Sequence[str]) -> None:
@@ -276,6 +131,7 @@ class Controller:
     def pytest_testnodedown(self, node: WorkerController, error: object | None) -> None:
         if (display := self.run.display) is not None:
             display.hold(1.0)  # xdist is about to say something
+        self.shared.forget(node.workerinput["workerid"])
         if error is not None:
             self._free_shards.append(shard_of(node))
 
@@ -325,7 +181,7 @@ class Controller:
         record = lost_record(rollout, f"its worker died {CRASHES} times")
         if task is None:
             record = replace(record, input_digest="", grading_digest="")
-        self.run.save(record)
+        self.run.books.save(record)
         return explain_fault(record)
 
     def _task(self, named: NamedRollout) -> Task | None:
@@ -365,6 +221,15 @@ class Worker:
         self.shared = SharedFolder(Path(workerinput["rollouts"]["folder"]))
         self._controller = os.getppid()
         self._terminated: str | None = None
+        self._told = State(0, "")
+        self._next = 0.0
+
+    def tell(self, state: State) -> None:
+        """Let the controller know how things stand here, now and then."""
+        if state != self._told and time.monotonic() >= self._next:
+            self._told, self._next = state, time.monotonic() + REDRAW
+            with suppress(OSError):  # the controller is gone, and its folder too
+                self.shared.tell(self.name, state)
 
     def terminate(self, reason: str) -> None:
         """Stop for a reason of this process's own: a signal."""

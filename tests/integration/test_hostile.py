@@ -65,7 +65,8 @@ def test_nothing_that_is_written_acts(project: Project, core: FakeCore, workers:
     assert all(line.isascii() for line in lines)
 
 
-def test_what_is_waited_for_is_said(project: Project, core: FakeCore) -> None:
+@pytest.mark.parametrize("workers", [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "2")], ids=" ".join)
+def test_what_is_waited_for_is_said(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     """On no terminal there is a line now and then, and the row keeps what it was."""
     project.task("a")
     project.write("conftest.py", "from pytest_core_rollouts.running import display\ndisplay.LINE = 0.5\n")
@@ -74,7 +75,7 @@ def test_what_is_waited_for_is_said(project: Project, core: FakeCore) -> None:
         if request.route == "create" and request.nth <= 5
         else None
     )
-    result = project.run_apart("tasks")
+    result = project.run_apart("tasks", *workers)
     assert result.ret == 0, text_of(result)
     said = [line for line in result.outlines if "waiting for the Core" in line]
     assert said, text_of(result)

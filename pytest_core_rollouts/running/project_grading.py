@@ -1,0 +1,43 @@
+"""Grading in a pytest session: by a hook of the project's, else as the task itself says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_core_rollouts.collecting.collect import RolloutItem
+from pytest_core_rollouts.grading import Answer, Grade
+from pytest_core_rollouts.matrix import Rollout
+from pytest_core_rollouts.records.hiding import Withheld, hide_note
+from pytest_core_rollouts.tasks import Task
+from pytest_core_rollouts.tasks.own_graders import as_grade
+
+
+class ProjectGrading:
+    """Grades each task as the hooks that see it want. `hide_expected`: what code of theirs says is kept from view."""
+
+    def __init__(self, *, hide_expected: bool) -> None:
+        self._hide_expected = hide_expected
+        self._hooks: dict[str, Any] = {}
+        """By task, the hooks that see it: those of the conftest files on its way."""
+
+    def heed(self, item: RolloutItem) -> None:
+        """From now on the item's task is graded by the hooks of its folder."""
+        self._hooks[item.task.id] = item.ihook
+
+    def asks_nobody(self, task: Task) -> bool:
+        """Whether no code of the project's has a say in the task's grade."""
+        return task.grader is None and not self._hooks[task.id].pytest_rollout_grade.get_hookimpls()
+
+    def grade(self, task: Task, answer: Answer, rollout: Rollout) -> Grade:
+        """Grade as the project says, else as the task does. Runs in a thread of its own."""
+        if not self._hide_expected or self.asks_nobody(task):
+            return self._grade(task, answer, rollout)
+        try:
+            return hide_note(self._grade(task, answer, rollout))
+        except BaseException as error:  # noqa: BLE001 - pytest.fail() and its kin are no Exceptions
+            raise Withheld(error) from None
+
+    def _grade(self, task: Task, answer: Answer, rollout: Rollout) -> Grade:
+        hooks = self._hooks[task.id]
+        given = hooks.pytest_rollout_grade(task=task, answer=answer, rollout=rollout)
+        return task.grade(answer, rollout) if given is None else as_grade(given, "pytest_rollout_grade")

@@ -1,0 +1,115 @@
+"""Dealing out items to xdist's workers all at once, for workers that keep several rollouts in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+
+class ShardScheduling:
+    """Gives each worker its items at once; xdist's `Scheduling` protocol.
+
+    `deal` tells a worker, by its name, which items are its own. `take_back` is told what a dead one had not reported,
+    as node ids, and gives those that are to run again. `is_rollout` tells a rollout's node id from another test's.
+    """
+
+    def __init__(
+        self,
+        shards: int,
+        deal: Callable[[str, list[int]], None],
+        take_back: Callable[[list[str]], Container[str]],
+        is_rollout: Callable[[str], bool],
+    ) -> None:
+        self.shards = shards
+        self.deal = deal
+        self.take_back = take_back
+        self.is_rollout = is_rollout
+        self.collection: list[str] | None = None
+        self._ids: dict[WorkerController, Sequence[str]] = {}
+        self._pending: dict[WorkerController, dict[int, None]] = {}
+        self._started: set[WorkerController] = set()
+        self._orphans: dict[int, list[int]] = {}
+
+    @property
+    def nodes(self) -> list[WorkerController]:
+        return list(self._pending)
+
+    @property
+    def collection_is_completed(self) -> bool:
+        return self.collection is not None or len(self._ids) >= self.shards
+
+    @property
+    def tests_finished(self) -> bool:
+        if self.collection is None or self._orphans:
+            return False
+        return all(len(pending) < 2 for pending in self._pending.values())
+
+    @property
+    def has_pending(self) -> bool:
+        return any(self._pending.values())
+
+    def add_node(self, node: WorkerController) -> None:
+        self._pending[node] = {}
+
+    def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
+        self._ids[node] = collection
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        self._pending[node].pop(item_index, None)
+
+    def mark_test_pending(self, item: str) -> None:
+        raise NotImplementedError("a dead worker's items go to the worker that replaces it")
+
+    def remove_pending_tests_from_node(self, node: WorkerController, indices: Sequence[int]) -> None:
+        raise NotImplementedError("nothing is stolen from a shard")
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Keep what the node had not finished for the one that replaces it; the test that it died in, if it is none of
+        ours.
+        """
+        self._ids.pop(node, None)
+        pending = list(self._pending.pop(node))
+        if not pending:
+            return None
+        assert self.collection is not None
+        culprit = self.collection[pending[0]]
+        if not self.is_rollout(culprit):
+            self._orphans[shard_of(node)] = pending[1:]
+            return culprit
+        again = self.take_back([self.collection[index] for index in pending])
+        self._orphans[shard_of(node)] = [index for index in pending if self.collection[index] in again]
+        return None
+
+    def schedule(self) -> None:
+        if self.collection is None:
+            self.collection = list(next(iter(self._ids.values())))
+        if any(list(ids) != self.collection for ids in self._ids.values()):
+            raise pytest.UsageError("the workers collected different items; is a conftest random or time-dependent?")
+        for node in self._ids.keys() - self._started:
+            self._start(node)
+
+    def _start(self, node: WorkerController) -> None:
+        assert self.collection is not None
+        shard = shard_of(node)
+        indices = self._orphans.pop(shard, None)
+        if indices is None:
+            indices = list(range(shard, len(self.collection), self.shards))
+        self._started.add(node)
+        self._pending[node] = dict.fromkeys(indices)
+        if indices:
+            self.deal(node.workerinput["workerid"], indices)
+            with suppress(OSError):  # it has just died: that it did is the next thing we hear
+                node.send_runtest_some(indices)
+        node.shutdown()  # after these there is nothing more
+
+
+def shard_of(node: WorkerController) -> int:
+    """The part of the items that is the worker's."""
+    shard: int = node.workerinput["rollouts"]["shard"]
+    return shard

@@ -1,0 +1,72 @@
+"""A folder of files by which a controller and its workers tell each other what cannot wait for xdist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from pytest_core_rollouts.running.display import State
+
+
+class SharedFolder:
+    """Workers that wait for rollouts hear nothing else of their controller, which hears nothing of them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def stop(self, reason: str) -> None:
+        """Every worker is to cancel what it has in flight and to start nothing more."""
+        partial = self.path / "stop.part"
+        partial.write_text(reason, encoding="utf-8")
+        partial.replace(self.path / "stop")
+
+    def break_off(self, reason: str) -> None:
+        """The same, from a worker that can't write its rows any more."""
+        (self.path / "broken").write_text(reason, encoding="utf-8")
+        self.stop(reason)
+
+    @property
+    def broken(self) -> str | None:
+        """Why a worker broke off."""
+        file = self.path / "broken"
+        return file.read_text(encoding="utf-8") if file.exists() else None
+
+    @property
+    def stop_reason(self) -> str | None:
+        file = self.path / "stop"
+        return file.read_text(encoding="utf-8") if file.exists() else None
+
+    def deal(self, worker: str, indices: Iterable[int]) -> None:
+        """These items are the worker's."""
+        (self.path / f"{worker}.items").write_text(" ".join(map(str, indices)), encoding="ascii")
+
+    def dealt_to(self, worker: str) -> list[int]:
+        file = self.path / f"{worker}.items"
+        return [int(index) for index in file.read_text(encoding="ascii").split()] if file.exists() else []
+
+    def tell(self, worker: str, state: State) -> None:
+        """How things stand in a worker."""
+        partial = self.path / f"{worker}.part"
+        partial.write_text(f"{state.in_flight} {state.waits}", encoding="utf-8")
+        partial.replace(self.path / f"{worker}.state")
+
+    def forget(self, worker: str) -> None:
+        """The worker is gone."""
+        (self.path / f"{worker}.state").unlink(missing_ok=True)
+
+    def state(self) -> State:
+        """How things stand in all workers; of their troubles the first one's."""
+        told = [file.read_text(encoding="utf-8").partition(" ") for file in sorted(self.path.glob("*.state"))]
+        waits = [text for _, _, text in told if text]
+        others = f" (and {len(waits) - 1} of {len(told) - 1} other workers)" if len(waits) > 1 else ""
+        return State(sum(int(in_flight) for in_flight, _, _ in told), f"{waits[0]}{others}" if waits else "")
+
+    def add(self, kind: Literal["again", "given-up"], rollout_ids: Iterable[str]) -> None:
+        """`again`: begun by a worker that died, to be looked for among the rows first. `given-up`: not to be run."""
+        with (self.path / kind).open("a", encoding="ascii") as file:
+            file.writelines(f"{rollout_id}\n" for rollout_id in rollout_ids)
+
+    def listed(self, kind: Literal["again", "given-up"]) -> frozenset[str]:
+        file = self.path / kind
+        return frozenset(file.read_text(encoding="ascii").split()) if file.exists() else frozenset()
