@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tracemalloc
+import warnings
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -226,6 +227,15 @@ def test_a_row_cut_off_at_the_end_is_passed_over_then_cut_away(tmp_path: Path) -
         if kept % 97 == 1:  # every append syncs the disk
             append(path, record(sample=7))
             assert [row.sample for row in read_records(path)] == [0, 7]
+
+
+def test_a_row_cut_off_is_passed_over_where_warnings_are_errors_too(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(record().to_line() + b'{"rollout_id":"d","ta')
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("error")
+        assert len(list(read_records(path))) == 1
+    assert [str(one.message) for one in caught] == [f"{path}:2: passed over: the row was cut off"]
 
 
 @pytest.mark.parametrize("size", [10, 200_000])

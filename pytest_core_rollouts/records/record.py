@@ -376,11 +376,21 @@ def read_located(path: Path, *, items: bool = True) -> Iterator[tuple[int, Rollo
                 except RecordsError as error:
                     if line.endswith(b"\n") or not isinstance(error, _NotJSON):
                         raise RecordsError(f"{path}:{number}: {error}") from None
-                    warnings.warn(f"{path}:{number}: passed over: the row was cut off", RecordsWarning, stacklevel=3)
+                    _warn(f"{path}:{number}: passed over: the row was cut off")
                     return
                 yield offset, _with_items(path, record) if items else dataclasses.replace(record, items=None)
     except OSError as error:
         raise RecordsError(f"{path}: cannot read rollout records: {error.strerror or error}") from error
+
+
+def _warn(text: str) -> None:
+    """Warn, and no more than that where warnings are errors (`-W error`): what a dead writer left stops nobody."""
+    try:
+        warnings.warn(text, RecordsWarning, stacklevel=4)
+    except RecordsWarning:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", RecordsWarning)
+            warnings.warn(text, RecordsWarning, stacklevel=4)
 
 
 def record_at(path: Path, offset: int) -> RolloutRecord:

@@ -149,6 +149,21 @@ def test_a_torn_last_line_costs_its_rollout_alone(two_tasks: Project, core: Fake
     assert len(core.sessions) == 4
 
 
+@pytest.mark.parametrize("option", ["--rollout-resume", "--rollout-baseline", "--rollout-replay"])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=len)
+def test_a_torn_last_line_stops_nothing_where_warnings_are_errors(
+    two_tasks: Project, option: str, workers: tuple[str, ...]
+) -> None:
+    two_tasks.run("tasks", "--rollout-out", "r.jsonl")
+    with (two_tasks.path / "r.jsonl").open("ab") as file:
+        file.write(b'{"rollout_id":"d","ta')
+    result = two_tasks.run_apart("tasks", option, "r.jsonl", "-W", "error", *workers)
+    assert result.ret == 0, text_of(result)
+    assert outcomes(result)["passed"] == 2
+    assert "passed over: the row was cut off" in text_of(result)
+    assert "Traceback" not in text_of(result)
+
+
 CHANGES = {
     "timeout": (("--rollout-timeout", "77"), "timeout"),
     "labels": (("--rollout-label", "build=7"), "labels"),
