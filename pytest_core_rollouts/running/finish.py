@@ -112,7 +112,8 @@ class Ending:
         """What there is to know about the run as a whole."""
         run = self.run
         if run.resumed is not None:
-            yield f"resumed: {len(run.reused)} rollouts were reused, not run again"
+            reused = len(run.reused)
+            yield f"resumed: {reused} rollout{' was' if reused == 1 else 's were'} reused, not run again"
         if self.not_run and (reason := run.caps.reached()) is not None:
             yield f"stopped: {reason}"
         if run.caps.unknown:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,8 @@ from pytest_core_rollouts.report.baseline import Baseline, comparisons, load_bas
 from pytest_core_rollouts.report.cells import plain
 from pytest_core_rollouts.report.changes import changes, sights
 from pytest_core_rollouts.report.comparison import Comparison, power
-from pytest_core_rollouts.report.summary import Summary, summarize
+from pytest_core_rollouts.report.summary import AgentScore, Summary, TaskScore, summarize
+from pytest_core_rollouts.tasks import Task
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.running.run import Run
@@ -54,8 +55,12 @@ def _require_agents(run: Run, baseline: Baseline, gate: str) -> None:
             )
 
 
-def outlook(run: Run) -> Iterator[str]:
-    """What a replay leaves out and what the gate `baseline` will be able to see: said before anything is paid for."""
+def outlook(run: Run, task_of: Callable[[str], Task | None]) -> Iterator[str]:
+    """What a replay leaves out and what the gate `baseline` will be able to see: said before anything is paid for.
+
+    `task_of` gives a task by its id, None where it can't be told. Raises pytest.UsageError where the gate could see
+    nothing.
+    """
     yield from _replayed(run)
     baseline = run.baseline
     if baseline is None or not any(gate.expression == "baseline" for gate in run.settings.gates):
@@ -64,12 +69,28 @@ def outlook(run: Run) -> Iterator[str]:
     for task, agent, _ in run.selected.values():
         of_agent = samples.setdefault((agent.harness, agent.model, agent.name), {})
         of_agent[task] = of_agent.get(task, 0) + 1
+    blind = True
     for before in baseline.summary.agents:
         planned = samples.get(before.identity) or (next(iter(samples.values())) if len(samples) == 1 else {})
-        seen = power((score.graded, score.solved, planned.get(score.task, 0)) for score in before.tasks)
+        same = [one for one in before.tasks if one.task in planned and _is_as_before(one, before, task_of(one.task))]
+        blind = blind and not same
+        seen = power((score.graded, score.solved, planned[score.task]) for score in same)
         whose = f" ({before.label})" if len(samples) > 1 else ""
         if seen.tasks:
             yield from (f"gate baseline{whose} can {sight}" for sight in sights(seen))
+    if blind:
+        raise pytest.UsageError(
+            f"--rollout-gate baseline: {baseline.path} has none of the selected tasks as they are now, so that nothing "
+            "could be compared; select others, or run without this gate once to get their baseline"
+        )
+
+
+def _is_as_before(score: TaskScore, agent: AgentScore, task: Task | None) -> bool:
+    """Whether a task of the baseline can be compared, as far as can be told before the run."""
+    if task is None:
+        return True
+    expected_to_fail = task.xfail is not None and task.xfail.applies_to(agent.harness, agent.model, agent.name)
+    return score.digests == {(task.input_digest, task.grading_digest)} and not expected_to_fail
 
 
 def _replayed(run: Run) -> Iterator[str]:

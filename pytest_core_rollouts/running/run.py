@@ -149,7 +149,7 @@ class Run(ResultSource):
             self.ready = True
             return
         self.baseline = judging.prepare(self)
-        self.outlook = list(judging.outlook(self))
+        self.outlook = list(judging.outlook(self, task_of))
         if self.resumed is not None:
             verdicts = {rollout_id: self._foretell(*one, task_of) for rollout_id, one in self.selected.items()}
             self.resuming = Plan(self.selected, verdicts)

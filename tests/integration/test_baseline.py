@@ -131,3 +131,29 @@ def test_two_prompts_of_one_run_are_compared(project: Project, core: FakeCore) -
 
 def _answer_if(right: bool) -> Script:
     return Script(answer=RIGHT if right else WRONG)
+
+
+@pytest.mark.usefixtures("main")
+@pytest.mark.parametrize("workers", [(), ("-n2",)])
+def test_what_changed_or_is_expected_to_fail_is_not_counted_beforehand(
+    project: Project, workers: tuple[str, ...]
+) -> None:
+    project.write("tasks/a/instruction.md", "Something else.")
+    project.task("b", yaml="xfail: {reason: too hard}")
+    project.task("f")
+    result = project.run_apart("tasks", "--samples", "4", *GATE, *workers)
+    assert "4/4 -> 0/4 has p = 0.029, 0.086 after Holm's correction for 3 tasks\n" in text_of(result)
+
+
+@pytest.mark.usefixtures("main")
+@pytest.mark.parametrize("workers", [(), ("-n2",)])
+def test_a_gate_that_could_compare_nothing_is_refused_before_the_first_session(
+    project: Project, core: FakeCore, workers: tuple[str, ...]
+) -> None:
+    project.write("tasks/a/instruction.md", "Something else.")
+    project.task("f")
+    sessions = len(core.sessions)
+    result = project.run_apart("tasks/a", "tasks/f", *GATE, *workers)
+    assert result.ret == 4, text_of(result)
+    assert "has none of the selected tasks as they are now" in text_of(result)
+    assert len(core.sessions) == sessions
