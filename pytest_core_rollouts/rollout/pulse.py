@@ -56,6 +56,7 @@ class Pulse:
         """Whether the stream is there, so that what happens from now on is on it."""
         self._told = False
         """Whether something called for a look since the last one."""
+        self._ever_told = False
         self._trusted = False
         """Whether the stream has told of something, and of no end that could not be seen."""
         self._due = False
@@ -92,6 +93,10 @@ class Pulse:
         self._told, self._trusted, self._pauses = False, False, _backing_off()
         return True
 
+    def trust(self) -> None:
+        """A look found the Turn going on while the stream was open: its end will be told, if it has not been."""
+        self._trusted = self._trusted or not self._ever_told
+
     async def _sleep(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         self._alarm = loop.create_future()
@@ -107,7 +112,7 @@ class Pulse:
             self._alarm.set_result(None)
 
     def _tell(self) -> None:
-        self._told = True
+        self._told = self._ever_told = True
         self._ring()
 
     async def _read(self) -> None:

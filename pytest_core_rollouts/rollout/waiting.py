@@ -80,9 +80,12 @@ class TurnWatch:
                 self.began = self.began or pulse.turn_seen
                 looks, last = looks + 1, self.left <= 0
                 whole = told or last or looks % SESSION_EVERY == 0
-                early = looks == 1 and pulse.is_open and not told  # what becomes of the Session will be told
+                was_open = pulse.is_open
+                early = looks == 1 and was_open and not told  # what becomes of the Session will be told
                 if await self._look(whole=whole, early=early):
                     return "completed"
+                if was_open and self.turn_status in RUNNING:
+                    pulse.trust()
                 if last:
                     break
         return await self._time_is_up()
