@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.grading.comparing import render_path, size
+from pytest_core_rollouts.report.cells import reward_text
 from pytest_core_rollouts.tasks import Task
 from pytest_core_rollouts.tasks.findings import WARNINGS
 
@@ -148,7 +149,7 @@ class Soundness:
             if task.expected is not None and not (self.own and task.outputs is not None):
                 reward = self._reward(Answer(value=task.expected))
                 if reward < 1:
-                    problem = f"the expected answer itself earns {reward:g}"
+                    problem = f"the expected answer itself earns {reward_text(reward)}"
                     yield self._finding("expected-fails", problem, self._graded_by)
                     return
             for what, answer in self._wrong_answers():

@@ -13,6 +13,7 @@ from pytest_core_rollouts.checking.checks import Finding
 from pytest_core_rollouts.engine.pool import Pool
 from pytest_core_rollouts.matrix import Agent, Rollout, new_run_id
 from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.report.cells import reward_text
 from pytest_core_rollouts.rollout import Grader, Outcome, RolloutRunner
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.tasks import Network, Task
@@ -136,4 +137,4 @@ def _how(record: RolloutRecord) -> str:
         return f"could not be graded ({record.status}): {record.error}"
     reasons = [f"{reason['path']} is {json.dumps(reason['answered'], default=str)[:80]}" for reason in record.reasons]
     why = "; ".join([*filter(None, [record.error]), *reasons[:3], *record.notes][:4])
-    return f"earns {record.reward:g} ({record.status}){f': {why}' if why else ''}"
+    return f"earns {reward_text(record.reward)} ({record.status}){f': {why}' if why else ''}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_core_rollouts.grading import MISSING, NOTHING
 from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.report.cells import reward_text
 
 REASONS_SHORT = 12
 """Places that differ, shown without -vv."""
@@ -20,7 +21,7 @@ MESSAGE = 10_000
 def explain_wrong(record: RolloutRecord, *, whole: bool = False, hide_expected: bool = False) -> str:
     """Why the reward is below 1: each place that differs, expected and answered, and what to know beside it."""
     width = VALUE_WHOLE if whole else VALUE_SHORT
-    lines = [f"reward {record.reward:g} ({record.status})"]
+    lines = [f"reward {reward_text(record.reward or 0.0)} ({record.status})"]
     if record.status == "timeout":
         lines.append(f"the agent did not finish within {record.settings.get('timeout', 0):g} s")
     if record.error:

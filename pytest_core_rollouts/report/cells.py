@@ -93,6 +93,12 @@ def decimal(value: Fraction | float | None, digits: int = 3) -> str:
     return f"{units // one}.{units % one:0{digits}d}"
 
 
+def reward_text(value: float) -> str:
+    """A reward in six digits, in all it has where those would make it a 1 or a 0 that it is not."""
+    text = f"{value:g}"
+    return text if float(text) not in (0, 1) or float(text) == value else repr(value)
+
+
 def exact(value: Fraction, beside: Fraction) -> str:
     """A share with as many decimals, from 3 on, as put it on its side of the decimal number `beside`, or on it."""
     digits = 3

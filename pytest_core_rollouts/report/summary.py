@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -224,7 +224,7 @@ def summarize(records: Iterable[RolloutRecord], planned: int = 0, *, judged: boo
     `judged` leaves out rollouts that were expected to fail, rows and plan, as gates do.
     The order of the rows makes no difference, as long as those of one rollout keep theirs.
     """
-    rows = list(effective(map(slim, records)).values())
+    rows = list(effective(slimmed(records)).values())
     if judged:
         rows, fewer = _judged(rows)
         planned -= fewer
@@ -244,6 +244,32 @@ def slim(record: RolloutRecord) -> RolloutRecord:
     if record.items is None and record.answer is None and record.answer_text is None and not record.reasons:
         return record
     return dataclasses.replace(record, items=None, answer=None, answer_text=None, reasons=(), request_ids={})
+
+
+_SHARED = (
+    "run_id",
+    "task",
+    "harness",
+    "model",
+    "agent",
+    "labels",
+    "settings",
+    "planned",
+    "input_digest",
+    "grading_digest",
+)
+
+
+def slimmed(records: Iterable[RolloutRecord]) -> Iterator[RolloutRecord]:
+    """Each record slim, what it has in common with the first of its task and agent held once."""
+    first: dict[tuple[str, str, str], RolloutRecord] = {}
+    for record in records:
+        like = first.setdefault((record.run_id, record.task, str(record.agent.get("digest"))), record)
+        if record is like or record.settings is like.settings:
+            yield slim(record)
+        else:
+            same = {name: getattr(like, name) for name in _SHARED if getattr(record, name) == getattr(like, name)}
+            yield dataclasses.replace(slim(record), **same)
 
 
 def _judged(rows: Sequence[RolloutRecord]) -> tuple[list[RolloutRecord], int]:

@@ -20,14 +20,15 @@ from pytest_core_rollouts.report.html import HtmlReport, HtmlReportError, write_
 from pytest_core_rollouts.report.markdown import markdown
 from pytest_core_rollouts.report.markdown import terminal as terminal_table
 from pytest_core_rollouts.report.step_summary import append_summary
-from pytest_core_rollouts.report.summary import Summary, slim, summarize
+from pytest_core_rollouts.report.summary import Summary, slimmed, summarize
 from pytest_core_rollouts.rollout.leftovers import Sweep, sweep
 from pytest_core_rollouts.running import judging
 from pytest_core_rollouts.running.frontier import Frontier
 from pytest_core_rollouts.running.judging import Judged
 from pytest_core_rollouts.running.run import Run
 
-SWEEP_SECONDS = 6.0
+LEAST_SWEEP = 1.5
+"""Seconds for the sweep when a stop has used up its time: enough to find, and so to name, what is left."""
 NOT_RUN_LINES = 20
 
 
@@ -125,7 +126,7 @@ def finish(run: Run) -> Ending:
     ending = Ending(run)
     if run.may_have_sessions:
         ending.swept = run_aside(
-            sweep(run.core.connect, run.run_id, since=_began(run) - 60, seconds=SWEEP_SECONDS, spare=_spare(run))
+            sweep(run.core.connect, run.run_id, since=_began(run) - 60, seconds=_sweep_seconds(run), spare=_spare(run))
         )
     run.close()
     if run.books.broken is not None:
@@ -133,7 +134,7 @@ def finish(run: Run) -> Ending:
     seen: dict[str, str] = {}
     frontier = Frontier()
     try:
-        rows = [slim(record) for record in frontier.noting(_noting(run.books.rows(), seen))]
+        rows = list(slimmed(frontier.noting(_noting(run.books.rows(), seen))))
         graded = {row.rollout_id for row in rows if row.graded}
         ending.lacking = any(rollout_id not in graded for rollout_id in run.selected)
         ending.gained = frontier.gained
@@ -151,6 +152,13 @@ def finish(run: Run) -> Ending:
     if run.settings.html is not None:
         _write_html(run.settings.html, ending)
     return ending
+
+
+def _sweep_seconds(run: Run) -> float:
+    """What is left of the time that a stop may take: CI kills what has not ended some ten seconds after its SIGTERM."""
+    run.note_stop()
+    assert run.stop_until is not None
+    return max(LEAST_SWEEP, run.stop_until - time.monotonic())
 
 
 def _began(run: Run) -> float:

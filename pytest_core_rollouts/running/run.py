@@ -19,7 +19,7 @@ import pytest
 
 from pytest_core_rollouts.collecting.collect import ResultSource, RolloutItem
 from pytest_core_rollouts.collecting.naming import Chosen
-from pytest_core_rollouts.engine.pool import Pool, PoolStopped
+from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, Pool, PoolStopped
 from pytest_core_rollouts.gates.gate import Identity
 from pytest_core_rollouts.matrix import Agent, Rollout, make_id, new_run_id
 from pytest_core_rollouts.options.settings import Settings
@@ -102,6 +102,8 @@ class Run(ResultSource):
         self._at_once: collections.deque[str] = collections.deque()
         """Ids of rollouts whose outcome was there when they were submitted."""
         self._stopped: str | None = None
+        self.stop_until: float | None = None
+        """When (monotonic) all is to be over, once a stop was asked for."""
 
     def _out(self) -> Path:
         if self.resumed is not None:
@@ -312,7 +314,7 @@ class Run(ResultSource):
     def _heed(self, reason: str | None) -> None:
         if reason is not None and self.engine is not None:
             self._stopped = self._stopped or reason
-            self.engine.stop(reason)
+            self.stop(reason)
 
     def _tick(self) -> None:
         if self.display is not None:
@@ -348,8 +350,13 @@ class Run(ResultSource):
 
     def stop(self, reason: str) -> None:
         """Nothing new starts; what is in flight is cancelled and recorded."""
+        self.note_stop()
         if self.engine is not None:
             self.engine.stop(reason)
+
+    def note_stop(self) -> None:
+        """The time that a stop may take runs from here; asked again, from the first time."""
+        self.stop_until = self.stop_until or time.monotonic() + CANCEL_SECONDS
 
     def close(self) -> None:
         """Stop the embedded Core, if there is one."""

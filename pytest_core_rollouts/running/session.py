@@ -15,6 +15,8 @@ from pytest_core_rollouts.collecting.collect import RolloutItem, run_key
 from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
 from pytest_core_rollouts.collecting.unasked import shown
 from pytest_core_rollouts.options.settings import Settings, read_settings, settings_key
+from pytest_core_rollouts.records.jsonable import jsonable
+from pytest_core_rollouts.report.cells import reward_text
 from pytest_core_rollouts.running import finish, runloop
 from pytest_core_rollouts.running.display import Display
 from pytest_core_rollouts.running.run import Run
@@ -89,7 +91,11 @@ def outcome_lines(terminal: pytest.TerminalReporter) -> Iterator[str]:
             continue
         for report in terminal.stats.get(category, ()):
             told = dict(report.user_properties)
-            reward = f"reward {told['reward']:g} ({told['status']})" if category != "errored" else str(told["status"])
+            reward = (
+                f"reward {reward_text(told['reward'])} ({told['status']})"
+                if category != "errored"
+                else str(told["status"])
+            )
             yield f"{category.upper()} {report.nodeid} - {reward}"
 
 
@@ -101,6 +107,7 @@ class SessionPlugin:
         self.signals = signals
         self.node_ids = NodeIds(run.config, run.settings)
         self.worker: Worker | None = None
+        self.last: RolloutItem | None = None
         if run.is_worker:
             self._obey(Worker(run.config.workerinput))  # type: ignore[attr-defined]
         else:
@@ -148,6 +155,9 @@ class SessionPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        if self.last is not None:
+            self.last.outcome = None  # pytest keeps items to its end; what a rollout came to is on disk
+        self.last = item if isinstance(item, RolloutItem) else None
         return runloop.wait_before(item, self.run)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -165,13 +175,20 @@ class SessionPlugin:
         return report
 
     def _mask(self, report: pytest.TestReport) -> None:
-        """What pytest shows of a rollout's item: tracebacks, with locals under -l, and captured output."""
+        """What pytest shows of a rollout's item: tracebacks, with locals under -l, captured output, properties.
+
+        No secrets, and plain values: others' hooks put there what aborts xdist (a lone surrogate, a path, a Decimal).
+        """
         if isinstance(report.longrepr, tuple):
             path, line, reason = report.longrepr
-            report.longrepr = path, line, self.run.masked(reason)
-        elif report.longrepr is not None and (text := str(report.longrepr)) != (masked := self.run.masked(text)):
-            report.longrepr = masked
-        report.sections = [(name, self.run.masked(text)) for name, text in report.sections]
+            report.longrepr = path, line, self._shown(reason)
+        elif report.longrepr is not None and (text := str(report.longrepr)) != (shown := self._shown(text)):
+            report.longrepr = shown
+        report.sections = [(name, self._shown(text)) for name, text in report.sections]
+        report.user_properties = [(str(name), jsonable(value)) for name, value in report.user_properties]
+
+    def _shown(self, text: object) -> str:
+        return str(jsonable(self.run.masked(str(text))))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_report_teststatus(

@@ -113,6 +113,7 @@ class Controller:
 
     def _stop(self, reason: str) -> None:
         """Let the workers end in order, and xdist after them."""
+        self.run.note_stop()
         self.shared.stop(reason)
         distributed: Any = self.run.config.pluginmanager.get_plugin("dsession")
         distributed.shouldstop = reason

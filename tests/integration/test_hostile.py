@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fake_core import FakeCore, Fault, Request, Script
-from tests.integration.conftest import Project, text_of
+from tests.integration.conftest import Project, outcomes, text_of
 
 pytestmark = pytest.mark.slow
 
@@ -84,3 +84,30 @@ def test_what_is_waited_for_is_said(project: Project, core: FakeCore, workers: t
     [row] = project.records
     assert re.match(r"waited \d+ s for the Core, beside its limit \(HTTP 503", row["notes"][0])
     assert row["duration_s"] < 3
+
+
+OTHERS = {
+    "property": "item.user_properties.append(('said', said))",
+    "path": "item.user_properties.append(('path', item.path))",
+    "decimal": "item.user_properties.append(('d', __import__('decimal').Decimal('1.5')))",
+    "section": "item.add_report_section('call', 'said', said)",
+    "log": "__import__('logging').warning(said)",
+    "error": "raise RuntimeError(said)",
+}
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("what", OTHERS)
+def test_what_others_put_on_a_report_crosses_every_boundary(
+    project: Project, core: FakeCore, what: str, workers: tuple[str, ...]
+) -> None:
+    for name in "abc":
+        project.task(name)
+    core.script = lambda body: Script(answer=b'{"x": "\\ud835"}')
+    hook = "import pytest\n\n@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_setup(item):\n    yield\n"
+    project.write("conftest.py", f"{hook}    said = item.outcome.record.answer['x']\n    {OTHERS[what]}\n")
+    result = project.run_apart("tasks", *workers)
+    assert result.ret == 1
+    assert "INTERNALERROR" not in text_of(result)
+    assert outcomes(result) == ({"errors": 3} if what == "error" else {"failed": 3})
+    assert len(project.records) == 3

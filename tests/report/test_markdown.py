@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from pytest_core_rollouts.report.cells import between, decimal, escape, width
+from pytest_core_rollouts.report.cells import between, decimal, escape, reward_text, width
 from pytest_core_rollouts.report.markdown import MAX_TASKS, markdown, terminal
 from pytest_core_rollouts.report.summary import summarize
 
@@ -223,3 +223,18 @@ def test_the_same_rows_give_the_same_bytes_in_whatever_order_they_were_written()
     for _ in range(10):
         source.shuffle(rows)
         assert (markdown(summarize(rows)), terminal(summarize(rows))) == expected
+
+
+@pytest.mark.parametrize(
+    ("reward", "text"),
+    [
+        (1.0, "1"),
+        (0.0, "0"),
+        (0.5, "0.5"),
+        (1 / 3, "0.333333"),
+        (sum([0.1] * 10), "0.9999999999999999"),
+        (1e-9, "1e-09"),
+    ],
+)
+def test_a_reward_reads_as_one_only_where_it_is_one(reward: float, text: str) -> None:
+    assert reward_text(reward) == text
