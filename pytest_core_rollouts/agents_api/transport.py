@@ -1,7 +1,7 @@
-"""One try of one call over HTTP. The only module, beside `network`, that knows an HTTP library.
+"""One try of one call over HTTP. With `direct` and `network` the only module that knows an HTTP library.
 
-Requests go to httpcore, which is what httpx sends its own with: connections, TLS, proxies and HTTP/1.1. The layers
-above it (URLs, redirects, cookies, authentication) cost half the CPU of a rollout and do nothing that we want; httpx
+Requests go past httpx's layers (URLs, redirects, cookies, authentication), which cost CPU and do nothing that we want:
+straight to the server by `direct`, or by httpcore, which is what httpx itself sends them with, through a proxy. httpx
 reads the base URL and finds the certificate authorities, once.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import ssl
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,6 +19,7 @@ import httpcore
 import httpx
 
 from .address import proxy_for, shown_proxy
+from .direct import DirectConnections
 from .errors import AgentsAPIError, ConnectionFailed, DeadlinePassed, InvalidResponse, StreamLost, TooLarge, printable
 from .network import AsyncioNetwork
 from .responses import ERROR_LIMIT, Call, Reply, refusal
@@ -27,6 +27,9 @@ from .retry import RetryPolicy
 from .timelimit import TimeLimit
 
 __all__ = ["Transport"]
+
+KEEPALIVE = 30.0
+"""Seconds for which an idle connection is kept."""
 
 _BROKEN = (
     httpcore.TimeoutException,
@@ -203,17 +206,16 @@ class Transport:
         raise fault from None
 
 
-def _open(proxy: str | None, *, tls: bool) -> httpcore.AsyncConnectionPool:
-    _spare_failed_imports()
+def _open(proxy: str | None, *, tls: bool) -> DirectConnections | httpcore.AsyncConnectionPool:
+    if proxy is None:
+        return DirectConnections(_trusted() if tls else _trusting_nobody(), keepalive=KEEPALIVE)
     own: dict[str, Any] = {
-        "ssl_context": _trusted() if tls or proxy else _trusting_nobody(),
+        "ssl_context": _trusted(),
         "max_connections": 2,
         "max_keepalive_connections": 2,
-        "keepalive_expiry": 30.0,
+        "keepalive_expiry": KEEPALIVE,
         "network_backend": AsyncioNetwork(),
     }
-    if proxy is None:
-        return httpcore.AsyncConnectionPool(**own)
     parts = urlsplit(proxy)
     try:
         where = httpx.URL(proxy)
@@ -233,14 +235,6 @@ def _open(proxy: str | None, *, tls: bool) -> httpcore.AsyncConnectionPool:
             f"the environment names the SOCKS proxy {shown_proxy(proxy)}: install httpx[socks] or set NO_PROXY"
         )
     return httpcore.AsyncSOCKSProxy(url, proxy_auth=user, **own)
-
-
-@functools.lru_cache(maxsize=1)
-def _spare_failed_imports() -> None:
-    """httpcore tries `import sniffio` several times a request, and where it is not installed each failure searches
-    the whole path anew: measured, a third of the CPU of a rollout. A None makes the same failure cheap."""
-    if importlib.util.find_spec("sniffio") is None:
-        sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 
 @functools.lru_cache(maxsize=1)
