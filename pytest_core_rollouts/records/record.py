@@ -20,14 +20,13 @@ import math
 import os
 import stat
 import tempfile
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
-from pytest_core_rollouts.records.errors import RecordsError, RecordsWarning
+from pytest_core_rollouts.records.errors import RecordsError, RecordsWarning, warn
 from pytest_core_rollouts.records.item_files import read_items
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.records.masking import Masker
@@ -50,7 +49,11 @@ __all__ = [
 SCHEMA = 1
 
 Status = Literal["completed", "failed", "cancelled", "timeout", "error"]
+STATUSES: tuple[str, ...] = get_args(Status)
 ItemsMode = Literal["inline", "none"]
+
+INTERRUPTED = "the run was interrupted"
+"""The `error` of a rollout that its own run cancelled: nothing went wrong with it, and a resume runs it."""
 
 _ROW_START = b'{"rollout_id"'
 
@@ -101,8 +104,8 @@ class RolloutRecord:
     request_ids: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.status not in get_args(Status):
-            raise ValueError(f"status {self.status!r} is none of {', '.join(get_args(Status))}")
+        if self.status not in STATUSES:
+            raise ValueError(f"status {self.status!r} is none of {', '.join(STATUSES)}")
         if self.reward is None:
             if self.status in ("completed", "timeout"):
                 raise ValueError(f"a rollout that is {self.status} has a reward; this one has none")
@@ -115,6 +118,11 @@ class RolloutRecord:
     def graded(self) -> bool:
         """Whether this row says something about the agent."""
         return self.reward is not None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether its run was stopped before it came to anything: it counts as not run."""
+        return self.status == "cancelled" and self.error == INTERRUPTED
 
     @property
     def solved(self) -> bool:
@@ -272,8 +280,7 @@ def append(
     """
     line = record.to_line(masks, items=items)
     with _explained(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        fd = _opened(path)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)  # released by close
             end = _mend_tail(path, fd)
@@ -286,6 +293,15 @@ def append(
                 raise
         finally:
             os.close(fd)
+
+
+def _opened(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o644)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, flags, 0o644)
 
 
 def check_writable(path: Path) -> None:
@@ -376,21 +392,11 @@ def read_located(path: Path, *, items: bool = True) -> Iterator[tuple[int, Rollo
                 except RecordsError as error:
                     if line.endswith(b"\n") or not isinstance(error, _NotJSON):
                         raise RecordsError(f"{path}:{number}: {error}") from None
-                    _warn(f"{path}:{number}: passed over: the row was cut off")
+                    warn(f"{path}:{number}: passed over: the row was cut off")
                     return
                 yield offset, _with_items(path, record) if items else dataclasses.replace(record, items=None)
     except OSError as error:
         raise RecordsError(f"{path}: cannot read rollout records: {error.strerror or error}") from error
-
-
-def _warn(text: str) -> None:
-    """Warn, and no more than that where warnings are errors (`-W error`): what a dead writer left stops nobody."""
-    try:
-        warnings.warn(text, RecordsWarning, stacklevel=4)
-    except RecordsWarning:
-        with warnings.catch_warnings():
-            warnings.simplefilter("always", RecordsWarning)
-            warnings.warn(text, RecordsWarning, stacklevel=4)
 
 
 def record_at(path: Path, offset: int) -> RolloutRecord:

@@ -22,6 +22,7 @@ from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
 from pytest_core_rollouts.matrix import MatrixError, Rollout
 from pytest_core_rollouts.records import RolloutRecord, Status
+from pytest_core_rollouts.records.record import INTERRUPTED
 from pytest_core_rollouts.rollout.deletion import delete_session
 from pytest_core_rollouts.rollout.fetching import fetch_answer, fetch_items, fetch_outputs
 from pytest_core_rollouts.rollout.pressure import Pressure
@@ -164,7 +165,7 @@ class _Attempt:
         self.pause = pause
         self.may_retry = self.may_be_taken = False
         self.warnings: list[str] = []
-        self.ending = _End("cancelled", None, "the run was interrupted")
+        self.ending = _End("cancelled", None, INTERRUPTED)
         self.outcome: Outcome | None = None
 
     async def run(self) -> Outcome | None:
@@ -178,7 +179,7 @@ class _Attempt:
             await self._delete()
         except asyncio.CancelledError:  # the time is over: what is known is kept, without another request
             if self.outcome is None:
-                self._keep(_End("cancelled", None, "the run was interrupted"))
+                self._keep(_End("cancelled", None, INTERRUPTED))
             self._left_behind("the run was interrupted before it was deleted")
         finally:
             self.runner.pressure.leave(self.client)
@@ -220,7 +221,7 @@ class _Attempt:
         except GraderFailed as failure:
             return _End.by(OURS["grader"], str(failure))
         except Stopped:
-            return _End.by(OURS["interrupted"], "the run was interrupted")
+            return _End.by(OURS["interrupted"], INTERRUPTED)
         except AgentsAPIError as error:
             taken = isinstance(error, APIStatusError) and error.code == "idempotency_conflict"
             return _End.by(error.meaning, str(error), taken=taken and self.progress.session_id is None)

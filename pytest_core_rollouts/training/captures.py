@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_core_rollouts.records.errors import warn
+
 SCHEMA = 1
 
 Exchange = Mapping[str, Any]
@@ -29,7 +31,8 @@ def exchanges(folder: Path, rollout_id: str, session_id: str | None) -> Iterator
     """The exchanges of one rollout in their order, those of its counted Session alone; none without a file.
 
     A rollout that was tried again has the requests of its earlier Sessions in the same file. A half line at the very
-    end, whose writer died, is passed over. Raises CaptureError for any other line that is no exchange.
+    end, whose writer died, is passed over with a RecordsWarning. Raises CaptureError for any other line that is no
+    exchange.
     """
     if not _FILE_NAME.fullmatch(rollout_id):
         return
@@ -69,6 +72,7 @@ def _parse(line: bytes, where: str) -> Exchange | None:
         value = json.loads(line)
     except (ValueError, RecursionError):
         if not line.endswith(b"\n"):
+            warn(f"{where}: passed over: the exchange was cut off")
             return None
         raise CaptureError(f"{where}: not JSON; remove the line, its writer died in it") from None
     if not isinstance(value, dict) or type(value.get("schema")) is not int:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.embedded.model import CaptureFailed, TurnLabels
+from pytest_core_rollouts.embedded.model.capture import Capture
 from tests.embedded.proxies import KEY, Reader, Server, Writer, asyncio_test, proxied, replying, serving, sse
 
 # Parameters
@@ -128,6 +129,32 @@ async def test_a_capture_that_cannot_be_written_is_an_error(tmp_path: Path) -> N
         with pytest.raises(CaptureFailed, match="can't be written"):
             async with proxied(tmp_path, server.url, capture=tmp_path / "missing") as (_, client):
                 await client.post("/responses", json={})
+
+
+HALVES = {
+    "begun": b'{"sch',
+    "long": b'{"schema":1,"rollout_id":"' + b"x" * 200_000,
+    "power cut": b'{"schema":1\0\0\0',
+    "nothing of it": b"\0\0",
+}
+
+
+@pytest.mark.parametrize("left", HALVES.values(), ids=HALVES)
+@pytest.mark.parametrize("whole", [b"", b'{"schema":1,"whole":true}\n'], ids=["alone", "after a line"])
+def test_half_a_line_of_a_dead_writer_makes_way(tmp_path: Path, whole: bytes, left: bytes) -> None:
+    captured = Capture(tmp_path, {"rollout_id": "r", "session_id": "s"})
+    captured.path.write_bytes(whole + left)
+    captured.append({"request": "again"})
+    added = {"schema": 1, "rollout_id": "r", "session_id": "s", "request": "again"}
+    assert lines(captured.path) == [*(json.loads(line) for line in whole.splitlines()), added]
+
+
+def test_what_is_no_capture_is_left_alone(tmp_path: Path) -> None:
+    captured = Capture(tmp_path, {"rollout_id": "r", "session_id": "s"})
+    captured.path.write_bytes(b"somebody's notes")
+    with pytest.raises(OSError, match="its last line is no exchange with a model, and is left alone"):
+        captured.append({"request": "again"})
+    assert captured.path.read_bytes() == b"somebody's notes"
 
 
 @asyncio_test

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.records import RecordsWarning, RolloutRecord
 from tests.report.rows import run
 from tests.training.exporting import Exporter, capture, exchange, write
 
@@ -50,17 +50,25 @@ def test_requests_that_failed_and_earlier_attempts_are_no_part_of_it(
     export: Exporter, file: Path, folder: Path
 ) -> None:
     rollout_id = rows([1.0])[0].rollout_id
-    path = capture(
+    capture(
         folder,
         rollout_id,
         exchange("s0", status=500, error="server_error: no", response=None, token_ids=None),
         exchange("s0", error="connection_failed: cut"),
         exchange("s-of-an-earlier-attempt", reply="lost"),
     )
-    with path.open("a") as lines:
-        lines.write('{"schema": 1, "session_id": "s0", "half')
     [group] = export(file, "--capture", folder, "--require-token-ids")
     assert len(group["samples"][0]["exchanges"]) == 2
+
+
+def test_half_a_line_at_the_end_is_named_and_passed_over(export: Exporter, file: Path, folder: Path) -> None:
+    path = folder / f"{rows([1.0])[0].rollout_id}.jsonl"
+    with path.open("a") as lines:
+        lines.write('{"schema": 1, "session_id": "s0", "half')
+    with pytest.warns(RecordsWarning) as told:
+        [group] = export(file, "--capture", folder, "--require-token-ids")
+    assert len(group["samples"][0]["exchanges"]) == 2
+    assert {str(one.message) for one in told} == {f"{path}:3: passed over: the exchange was cut off"}
 
 
 LACKING: dict[str, tuple[dict[str, Any], str]] = {

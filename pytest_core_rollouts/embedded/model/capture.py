@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -16,6 +17,7 @@ MASK = "[masked]"
 MIN_SECRET = 8  # characters; a shorter one would eat ordinary words
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+_LINE_START = b'{"schema"'
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Capture:
         return self.folder / f"{name}.jsonl"
 
     def append(self, exchange: Mapping[str, Any]) -> None:
-        """Add a line, in one write. Blocks. Raises OSError."""
+        """Add a line, in one write, in place of half a line that a dead writer left. Blocks. Raises OSError."""
         line = json.dumps(_plain({"schema": SCHEMA, **self.labels, **exchange}), allow_nan=False, separators=(",", ":"))
         for secret in sorted(self.secrets, key=len, reverse=True):
             if len(secret) >= MIN_SECRET:
@@ -43,12 +45,29 @@ class Capture:
                 for form in (json.dumps(once)[1:-1], once):  # as in JSON that a text holds, and as in a text
                     line = line.replace(form, MASK)
         data = line.encode("ascii") + b"\n"
-        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
+            fcntl.flock(file, fcntl.LOCK_EX)  # released by close
+            end = _whole(file, self.path)
+            os.ftruncate(file, end)
             if os.write(file, data) != len(data):
+                os.ftruncate(file, end)
                 raise OSError(f"{self.path}: only a part of a line could be written")
         finally:
             os.close(file)
+
+
+def _whole(file: int, path: Path) -> int:
+    """Where the file's last whole line ends. Raises OSError where what follows it is nothing of ours."""
+    start, tail = os.fstat(file).st_size, b""
+    while start and b"\n" not in tail:
+        block = min(start, 1 << 16)
+        start -= block
+        tail = os.pread(file, block, start) + tail
+    half = tail[tail.rfind(b"\n") + 1 :].rstrip(b"\0")  # a power cut can leave more than was written
+    if not (half.startswith(_LINE_START) or _LINE_START.startswith(half)):
+        raise OSError(f"{path}: its last line is no exchange with a model, and is left alone")
+    return start + tail.rfind(b"\n") + 1
 
 
 def _plain(value: Any) -> Any:
