@@ -239,11 +239,12 @@ def summarize(records: Iterable[RolloutRecord], planned: int = 0, *, judged: boo
     return Summary(agents, most, max(1, len(by_run)))
 
 
+_LEFT_OUT: dict[str, Any] = {"items": None, "answer": None, "answer_text": None, "reasons": (), "request_ids": {}}
+
+
 def slim(record: RolloutRecord) -> RolloutRecord:
     """The record without what only grading and reading need: thousands of them fit in memory."""
-    if record.items is None and record.answer is None and record.answer_text is None and not record.reasons:
-        return record
-    return dataclasses.replace(record, items=None, answer=None, answer_text=None, reasons=(), request_ids={})
+    return record if record.request_ids is _LEFT_OUT["request_ids"] else dataclasses.replace(record, **_LEFT_OUT)
 
 
 _SHARED = (
@@ -269,7 +270,7 @@ def slimmed(records: Iterable[RolloutRecord]) -> Iterator[RolloutRecord]:
             yield slim(record)
         else:
             same = {name: getattr(like, name) for name in _SHARED if getattr(record, name) == getattr(like, name)}
-            yield dataclasses.replace(slim(record), **same)
+            yield dataclasses.replace(record, **_LEFT_OUT, **same)
 
 
 def _judged(rows: Sequence[RolloutRecord]) -> tuple[list[RolloutRecord], int]:
