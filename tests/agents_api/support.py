@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
-from pytest_core_rollouts.agents_api import Client, RetryPolicy, Session
+import pytest
+
+from pytest_core_rollouts.agents_api import AgentsAPIError, Client, RetryPolicy, Session
 from tests.fake_core import FakeCore
 
 T = TypeVar("T")
+Use = Callable[[Client], Awaitable[Any]]
 
 # Fault tests wait for these limits: short, but a busy machine must not fall into them by itself.
 QUICK = RetryPolicy(
@@ -54,3 +58,17 @@ async def finished_session(client: Client, key: str = "key-1") -> Session:
         if turn is not None and turn["status"] in ("completed", "failed", "cancelled"):
             return await client.get_session(session["id"])
         await asyncio.sleep(0.005)
+
+
+async def create(client: Client) -> Session:
+    return await client.create_session(BODY, idempotency_key="key-1")
+
+
+def failure(core: FakeCore, use: Use, kind: type[AgentsAPIError], **changes: Any) -> AgentsAPIError:
+    with pytest.raises(kind) as caught:
+        run(core, use, retry=quick(**{"patience": 0.1, **changes}))
+    assert "\n" not in str(caught.value)
+    assert core.api_key not in str(caught.value)
+    assert core.api_key not in repr(caught.value)
+    assert core.api_key not in "".join(traceback.format_exception(caught.value))
+    return caught.value

@@ -5,14 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import shutil
 import socket
-import ssl
-import subprocess
 import time
-import traceback
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,32 +25,13 @@ from pytest_core_rollouts.agents_api import (
 )
 from tests.fake_core import FakeCore, Fault, Request
 
-from .support import BODY, collect, quick, run, run_at
+from .support import Use, collect, create, failure, quick, run, run_at
 
 HTML = Fault(502, b"<html><h1>502 Bad Gateway</h1></html>", {"Content-Type": "text/html"})
-Use = Callable[[Client], Awaitable[Any]]
-
-
-async def create(client: Client) -> Session:
-    return await client.create_session(BODY, idempotency_key="key-1")
 
 
 async def listing(client: Client) -> list[Session]:
     return await collect(client.list_sessions())
-
-
-@pytest.fixture(autouse=True)
-def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-
-
-@pytest.fixture
-def closed_port() -> Iterator[int]:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused, nobody else gets it
-        yield taken.getsockname()[1]
 
 
 # Faults that pass
@@ -139,16 +114,6 @@ def test_retry_after_is_waited() -> None:
 
 
 # Faults that stay
-
-
-def failure(core: FakeCore, use: Use, kind: type[AgentsAPIError], **changes: Any) -> AgentsAPIError:
-    with pytest.raises(kind) as caught:
-        run(core, use, retry=quick(**{"patience": 0.1, **changes}))
-    assert "\n" not in str(caught.value)
-    assert core.api_key not in str(caught.value)
-    assert core.api_key not in repr(caught.value)
-    assert core.api_key not in "".join(traceback.format_exception(caught.value))
-    return caught.value
 
 
 def test_core_is_down(closed_port: int) -> None:
@@ -435,115 +400,3 @@ def test_request_id_of_a_failed_call_is_kept() -> None:
 
     with FakeCore() as core:
         assert run(core, use) == {"session": "req_00000000000000000000000000000001"}
-
-
-# Proxies, addresses, TLS
-
-
-def test_no_proxy_for_a_core_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    monkeypatch.setenv("NO_PROXY", "somewhere.example")
-    with FakeCore() as core:
-        run(core, create)
-
-
-@pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/", "//v1/"])
-def test_paths_are_joined_once(suffix: str) -> None:
-    with FakeCore() as core:
-        run_at(f"http://127.0.0.1:{core.port}{suffix}", core.api_key, create)
-        assert [request.target for request in core.requests] == ["/v1/agents/sessions"]
-
-
-def test_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    with FakeCore() as core:
-        monkeypatch.setenv("HTTP_PROXY", f"http://me:proxy-secret@127.0.0.1:{core.port}")
-        run_at("http://core.example/v1", core.api_key, create)
-        [request] = core.requests
-        assert request.target == "http://core.example/v1/agents/sessions"
-        assert request.header("host") == "core.example"
-
-
-@pytest.mark.parametrize("scheme", ["http", "https"])
-def test_proxy_that_is_down_is_named(monkeypatch: pytest.MonkeyPatch, closed_port: int, scheme: str) -> None:
-    monkeypatch.setenv(f"{scheme}_PROXY".upper(), f"http://me:proxy-secret@127.0.0.1:{closed_port}")
-    with pytest.raises(ConnectionFailed) as caught:
-        run_at(f"{scheme}://core.example/v1", "a-key-of-mine", create, retry=quick(patience=0.1))
-    assert f"through the proxy http://127.0.0.1:{closed_port} that the environment names" in str(caught.value)
-    assert "NO_PROXY" in str(caught.value)
-    assert "proxy-secret" not in str(caught.value)
-
-
-def test_proxy_that_refuses_to_tunnel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with FakeCore(fault=lambda request: Fault(403)) as proxy:
-        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
-        with pytest.raises(ConnectionFailed, match=f"through the proxy http://127.0.0.1:{proxy.port}"):
-            run_at("https://core.example/v1", "a-key-of-mine", create, retry=quick(patience=0.1))
-        assert proxy.requests[0].method == "CONNECT"
-        assert proxy.requests[0].header("authorization") is None
-
-
-def test_error_of_a_proxy_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with FakeCore(fault=lambda request: Fault(407)) as proxy:
-        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
-        with pytest.raises(APIStatusError, match=f"HTTP 407: .*through the proxy http://127.0.0.1:{proxy.port}"):
-            run_at("http://core.example/v1", "a-key-of-mine", create)
-
-
-def test_https_where_http_is_spoken() -> None:
-    with FakeCore() as core, pytest.raises(ConnectionFailed, match="does the server speak https on this port"):
-        run_at(f"https://127.0.0.1:{core.port}/v1", "a-key-of-mine", create, retry=quick(patience=0.1))
-
-
-def test_proxy_of_an_unknown_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "gopher://me:proxy-secret@proxy.example")
-    with pytest.raises(ValueError, match=r"proxy gopher://proxy\.example") as caught:
-        Client("http://core.example/v1", "key")
-    assert "proxy-secret" not in str(caught.value)
-
-
-def test_name_that_does_not_resolve() -> None:
-    with pytest.raises(ConnectionFailed, match=r"cannot connect to http://nowhere\.invalid/v1"):
-        run_at("http://nowhere.invalid", "key", create, retry=quick(patience=0.1))
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that nobody signed, and its key."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs the openssl command, to make a certificate")
-    folder = tmp_path_factory.mktemp("tls")
-    where = folder / "certificate.pem", folder / "key.pem"
-    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(where[0]), "-keyout", str(where[1])]
-    subprocess.run(command, check=True, capture_output=True)
-    return where
-
-
-@pytest.fixture
-def tls_core(certificate: tuple[Path, Path]) -> Iterator[FakeCore]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-    with FakeCore(tls=context) as core:
-        yield core
-
-
-def test_certificate_that_is_not_trusted(tls_core: FakeCore) -> None:
-    error = failure(tls_core, create, ConnectionFailed)
-    assert "CERTIFICATE_VERIFY_FAILED" in str(error)
-    assert "SSL_CERT_FILE" in str(error)
-    assert error.stops_run
-    assert error.tries == 1
-    assert tls_core.requests == []
-
-
-def test_certificate_that_the_environment_trusts(
-    tls_core: FakeCore, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pytest_core_rollouts.agents_api import transport
-
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
-    transport._trusted.cache_clear()
-    run(tls_core, create)
-    transport._trusted.cache_clear()
