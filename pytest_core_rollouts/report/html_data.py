@@ -35,12 +35,14 @@ ROLLOUT_LIMIT = 48 << 20
 """Characters of JSON of one rollout's Items; of more the middle is left out."""
 CURVE_POINTS = 32
 
-OUTCOMES = ("solved", "partial", "unsolved", "timeout", "failed", "error", "cancelled")
+OUTCOMES = ("solved", "partial", "unsolved", "timeout", "failed", "error", "cancelled", "not run")
 """What came of a rollout, as colors and filters know it. `failed` is the agent's own doing, with a reward of 0."""
 
 
 def outcome(record: RolloutRecord) -> str:
     """One of OUTCOMES."""
+    if record.interrupted:
+        return "not run"
     if record.reward is None:
         return "cancelled" if record.status == "cancelled" else "error"
     if record.status != "completed":
@@ -154,7 +156,7 @@ def _faults(rows: Sequence[RolloutRecord]) -> list[dict[str, Any]]:
     """What went wrong, by kind, the most frequent first: how often, and the first row of each."""
     kinds: dict[str, list[int]] = {}
     for at, row in enumerate(rows):
-        if row.status != "completed":
+        if row.status != "completed" and not row.interrupted:
             kinds.setdefault(fault_kind(row), []).append(at)
     ordered = sorted(kinds.items(), key=lambda kind: (-len(kind[1]), kind[0]))
     return [{"kind": kind, "count": len(places), "first": places[0]} for kind, places in ordered]
@@ -178,7 +180,7 @@ def _agent(agent: AgentScore, tasks: Mapping[str, int]) -> dict[str, Any]:
         "planned": agent.planned,
         "rows": agent.rows,
         "graded": agent.graded,
-        "notRun": agent.not_run,
+        "withoutRow": agent.not_run - agent.interrupted,
         "meanReward": figure(agent.mean_reward),
         "solvedShare": figure(agent.solved_share),
         "passAt": [{"k": k, **figure(agent.pass_at(k))} for k in ks],
@@ -187,7 +189,9 @@ def _agent(agent: AgentScore, tasks: Mapping[str, int]) -> dict[str, Any]:
         "tokens": agent.tokens,
         "tokensUnknown": agent.tokens_unknown,
         "groups": dataclasses.asdict(agent.groups),
-        "missing": {tasks[task.task]: task.planned - task.rows for task in agent.tasks if task.planned > task.rows},
+        "missing": {
+            tasks[task.task]: left for task in agent.tasks if (left := task.planned - task.rows - task.interrupted)
+        },
     }
 
 

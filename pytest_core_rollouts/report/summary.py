@@ -1,8 +1,9 @@
 """What rows amount to: counts and figures per agent and per task, computed and not yet worded.
 
-A row without a reward (an error, a cancelled rollout) is missing data: it lowers the number graded, stands beside it,
-and its task stays in view. How far it could matter is told by bounds: the figure if every missing rollout had failed,
-and if every one had passed.
+A row without a reward (an error, a rollout that others cancelled) is missing data: it lowers the number graded, stands
+beside it, and its task stays in view. A rollout that the stop of its run interrupted counts as not run, though it has a
+row. How far what is missing could matter is told by bounds: the figure if every missing rollout had failed, and if
+every one had passed.
 """
 
 from __future__ import annotations
@@ -28,12 +29,18 @@ class TaskScore:
 
     task: str
     planned: int
-    rows: int
+    rows: int  # of rollouts that were interrupted: none
     rewards: tuple[Fraction, ...]  # of the graded rows, in ascending order
     solved: int  # rows whose reward passes: 1, or what the task says
     timeouts: int
     digests: frozenset[tuple[str, str]] = frozenset()  # (input, grading) of its rows: one pair, unless it was changed
-    xfails: int = 0  # rows of rollouts that were expected to fail
+    interrupted: int = 0
+    xfails: int = 0  # rollouts that were expected to fail, those that were interrupted too
+
+    @property
+    def xfail(self) -> bool:
+        """Whether every one was expected to fail."""
+        return self.xfails == self.rows + self.interrupted
 
     @property
     def graded(self) -> int:
@@ -81,7 +88,7 @@ class AgentScore:
     label: str  # unique in its summary
     planned: int
     planned_tasks: int
-    tasks: tuple[TaskScore, ...]  # those with a row, by id
+    tasks: tuple[TaskScore, ...]  # those that were begun, by id
     mean_duration: float | None  # seconds, of graded rollouts
     tokens: int | None  # None where no row knows
     tokens_unknown: int  # rows whose usage is unknown
@@ -115,7 +122,12 @@ class AgentScore:
 
     @property
     def not_run(self) -> int:
+        """Rollouts selected that never ran, or were interrupted."""
         return self.planned - self.rows
+
+    @property
+    def interrupted(self) -> int:
+        return sum(task.interrupted for task in self.tasks)
 
     @property
     def missing(self) -> int:
@@ -143,7 +155,8 @@ class AgentScore:
 
         def of_task(task: TaskScore) -> _TaskFigure:
             solved = Fraction(task.solved > 0)
-            return _TaskFigure(solved, (solved, Fraction(task.solved > 0 or task.missing > 0)), 1)
+            value = solved if task.rows else None
+            return _TaskFigure(value, (solved, Fraction(task.solved > 0 or task.missing > 0)), 1)
 
         return self._estimate(of_task)
 
@@ -207,7 +220,7 @@ class Summary:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Ids of the tasks with a row, sorted."""
+        """Ids of the tasks that were begun, sorted."""
         return tuple(sorted({task.task for agent in self.agents for task in agent.tasks}))
 
     @property
@@ -325,7 +338,7 @@ def _agent_score(label: str, rows: Sequence[RolloutRecord]) -> AgentScore:
     tasks = tuple(_task_score(task, by_task[task]) for task in sorted(by_task))
     durations = [row.duration_s for row in rows if row.graded and row.duration_s is not None]
     tokens = [count for row in rows if (count := _tokens(row.usage)) is not None]
-    faulty = [row for row in rows if not row.graded]
+    faulty = [row for row in rows if not (row.graded or row.interrupted)]
     return AgentScore(
         harness=rows[0].harness,
         model=rows[0].model,
@@ -344,14 +357,16 @@ def _agent_score(label: str, rows: Sequence[RolloutRecord]) -> AgentScore:
 
 
 def _task_score(task: str, rows: Sequence[RolloutRecord]) -> TaskScore:
+    interrupted = sum(row.interrupted for row in rows)
     return TaskScore(
         task=task,
         planned=_planned(rows, "group", len(rows)),
-        rows=len(rows),
+        rows=len(rows) - interrupted,
         rewards=tuple(sorted(_exact(row.reward) for row in rows if row.reward is not None)),
         solved=sum(row.solved for row in rows),
         timeouts=sum(row.status == "timeout" for row in rows),
         digests=frozenset((row.input_digest, row.grading_digest) for row in rows),
+        interrupted=interrupted,
         xfails=sum(row.xfail for row in rows),
     )
 

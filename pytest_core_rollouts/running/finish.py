@@ -117,6 +117,8 @@ class Ending:
             yield f"resumed: {reused} rollout{' was' if reused == 1 else 's were'} reused, not run again"
         if self.not_run and (reason := run.caps.reached()) is not None:
             yield f"stopped: {reason}"
+        if interrupted := sum(agent.interrupted for agent in self.summary.agents):
+            yield f"interrupted: {interrupted} rollout{' that was' if interrupted == 1 else 's that were'} in flight"
         if run.caps.unknown:
             yield f"--rollout-max-tokens counted without {run.caps.unknown} rollouts whose usage is unknown"
 

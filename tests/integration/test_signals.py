@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -102,6 +104,19 @@ def test_a_signal_ends_in_order(
         if session.turn
     )
     assert "3 passed" in ended.text
+    assert f"interrupted: {IN_FLIGHT[way]} rollouts that were in flight" in ended.text
+    assert_not_run(project, ended, ran=QUICK, count=40)
+
+
+def assert_not_run(project: Project, ended: Ended, *, ran: int, count: int) -> None:
+    """What the stop cancelled is no error, in no report."""
+    [path] = project.results
+    command = [sys.executable, "-m", "pytest_core_rollouts", "report", str(path)]
+    again = subprocess.run(command, cwd=project.path, capture_output=True, text=True, check=True).stdout
+    for text in (ended.text, again):
+        assert f"rows {ran} of {count} selected" in text
+        assert f"valid {ran}/{count}, not run {count - ran}." in text
+        assert "the run was interrupted" not in text
 
 
 def test_a_sigint_inherited_as_ignored(project: Project, slow_core: FakeCore) -> None:

@@ -7,6 +7,12 @@ from typing import Any
 
 from pytest_core_rollouts.records import RolloutRecord, count_planned
 
+_STATUSES: dict[float | str | None, tuple[str, float | None]] = {
+    "timeout": ("timeout", 0.0),
+    "interrupted": ("cancelled", None),
+    None: ("error", None),
+}
+
 
 def run(
     results: Mapping[str, Sequence[float | str | None]],
@@ -18,7 +24,7 @@ def run(
     run_id: str = "r",
     **fields: Any,
 ) -> Iterator[RolloutRecord]:
-    """One row for each sample: a reward, None for an error, "timeout" for one, or "not run" for no row at all.
+    """One row for each sample: a reward, None for an error, "timeout" or "interrupted", or "not run" for no row at all.
 
     `samples` planned per task (default: as many as are given), by each of `agents` agents.
     """
@@ -32,15 +38,16 @@ def run(
         for sample, result in enumerate(rewards):
             if result == "not run":
                 continue
-            reward = 0.0 if result == "timeout" else result
+            status, reward = _STATUSES.get(result, ("completed", result))
             row: dict[str, Any] = {
                 "rollout_id": f"{run_id}.{task}.{harness}.{model}.{fields.get('agent')}.{sample}",
                 "task": task,
                 "harness": harness,
                 "model": model,
                 "sample": sample,
-                "status": "error" if reward is None else "timeout" if result == "timeout" else "completed",
+                "status": status,
                 "reward": reward,
+                "error": "the run was interrupted" if result == "interrupted" else None,
                 "run_id": run_id,
                 "group_id": f"{run_id}.{task}",
                 "planned": plan["0", task],

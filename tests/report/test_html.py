@@ -186,7 +186,20 @@ def test_figures_are_those_of_every_other_report(tmp_path: Path) -> None:
 def test_what_never_ran_is_counted_by_task(report: Report) -> None:
     at = TASKS.index("orders-json")
     assert [agent["missing"] for agent in report.index["agents"]] == [{str(at): 1}, {str(at): 1}]
-    assert [agent["notRun"] for agent in report.index["agents"]] == [1, 1]
+    assert [agent["withoutRow"] for agent in report.index["agents"]] == [1, 1]
+
+
+def test_what_a_stop_interrupted_has_a_row_and_counts_as_not_run(tmp_path: Path) -> None:
+    stopped, others = "the run was interrupted", "the Turn was cancelled by someone else"
+    rows = [
+        row("sum", 0, 0, 1.0),
+        *(row("sum", at, 0, "cancelled", error=error) for at, error in ((1, stopped), (2, others))),
+    ]
+    index = report_of(tmp_path, *rows).index
+    assert [index["outcomes"][at] for at in index["rollouts"]["outcome"]] == ["solved", "not run", "cancelled"]
+    [agent] = index["agents"]
+    assert (agent["withoutRow"], agent["rows"]) == (agent["planned"] - 3, 2)
+    assert [fault["count"] for fault in index["faults"]] == [1]
 
 
 def test_details_are_all_of_a_row_that_a_reader_needs(tmp_path: Path) -> None:

@@ -39,6 +39,26 @@ def test_errors_shrink_what_is_graded_and_stand_beside_it() -> None:
     assert (agent.pass_at(4).tasks, agent.pass_at(4).tasks_left_out) == (0, 2)
 
 
+def test_what_a_stop_interrupted_counts_as_not_run() -> None:
+    results: dict[str, tuple[float | str | None, ...]] = {
+        "A": (1.0, 0.0, "interrupted", None),
+        "B": ("interrupted", "interrupted", "not run", "not run"),
+    }
+    agent = only(results)
+    assert (agent.planned, agent.rows, agent.graded, agent.errors, agent.not_run) == (8, 3, 2, 1, 5)
+    assert agent.faults == (("error: no reason given", 1),)
+    never = only({task: ["not run" if one == "interrupted" else one for one in row] for task, row in results.items()})
+    for figure in ("mean_reward", "solved_share"):
+        assert getattr(agent, figure) == getattr(never, figure)
+    assert [agent.pass_at(k) for k in (1, 2, 4)] == [never.pass_at(k) for k in (1, 2, 4)]
+    assert figures(agent.solved_share) == [1.0, 0.5, 1.0], "a task that was only interrupted is left out of the value"
+
+
+def test_a_turn_that_somebody_else_cancelled_is_an_error() -> None:
+    agent = only({"A": (1.0, None)}, status="cancelled", reward=None, error="the Turn was cancelled by someone else")
+    assert (agent.rows, agent.errors, agent.not_run) == (2, 2, 0)
+
+
 def test_both_readings_of_an_error_can_be_seen() -> None:
     assert figures(only({"A": (1.0, 1.0, None, None)}).pass_at(1)) == [1, 1 / 2, 1]
 

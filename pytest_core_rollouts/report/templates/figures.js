@@ -61,7 +61,12 @@ const agentsTable = () => {
       ),
       h("td", { class: "num" }, pass(1)),
       most > 1 && h("td", { class: "num" }, pass(most)),
-      h("td", null, outcomeBar(countOutcomes(rows, agent.notRun), agent.planned), outcomeCounts(rows, agent.notRun)),
+      h(
+        "td",
+        null,
+        outcomeBar(countOutcomes(rows, agent.withoutRow), agent.planned),
+        outcomeCounts(rows, agent.withoutRow),
+      ),
       h("td", { class: "num" }, `${agent.graded.toLocaleString("en")}/${agent.planned.toLocaleString("en")}`),
       h("td", { class: "num" }, seconds(agent.duration)),
       tokens &&
@@ -92,11 +97,11 @@ const agentsTable = () => {
   );
 };
 
-const outcomeCounts = (rows, missing) =>
+const outcomeCounts = (rows, withoutRow) =>
   h(
     "div",
     { class: "tally small" },
-    countOutcomes(rows, missing).map(([name, count]) =>
+    countOutcomes(rows, withoutRow).map(([name, count]) =>
       h(
         "span",
         { title: `${name}: ${NAMES[name]}` },

@@ -8,7 +8,7 @@ const NAMES = {
   failed: "the agent gave up or broke off: reward 0",
   error: "could not be run or graded: no reward",
   cancelled: "cancelled: no reward",
-  "not run": "selected, and no row",
+  "not run": "selected, and not run, or interrupted",
 };
 const GLYPHS = {
   solved: "",
@@ -49,7 +49,7 @@ const describeRow = (row) =>
 
 const square = (row) => {
   const link = h("a", {
-    class: `sq o-${row.outcome}`,
+    class: `sq o-${row.outcome.replace(" ", "-")}`,
     href: rolloutUrl(row),
     tabindex: "-1",
     "aria-label": describeRow(row),
@@ -60,9 +60,9 @@ const square = (row) => {
   return link;
 };
 
-const countOutcomes = (rows, missing = 0) => {
-  const counts = report.outcomes.map((name) => [name, rows.filter((row) => row.outcome === name).length]);
-  return [...counts, ["not run", missing]].filter(([, count]) => count);
-};
+const countOutcomes = (rows, withoutRow = 0) =>
+  report.outcomes
+    .map((name) => [name, rows.filter((row) => row.outcome === name).length + (name === "not run" ? withoutRow : 0)])
+    .filter(([, count]) => count);
 
 const agentName = (at) => [seriesMark(at), h("span", { class: "name" }, oneLine(report.agents[at].label, 120))];
