@@ -46,7 +46,10 @@ class Display:
         self._terminal = _terminal(config, self._reporter)
         self.hides_letters = self._terminal is not None and config.get_verbosity() <= 0
         """Whether the line stands in for pytest's letter per rollout."""
+        self._goes_back = config.getoption("capture", None) != "no"
+        """Whether pytest's line goes on where it was left: nothing else was written behind it."""
         self._drawn = False
+        self._column = 0
         self._next = time.monotonic() + (0.0 if self._terminal is not None else LINE)
         self._lock = threading.RLock()
         self._timer: threading.Thread | None = None
@@ -76,11 +79,15 @@ class Display:
             reporter.write(f"{line}\n", flush=True)
 
     def _draw(self, reporter: pytest.TerminalReporter, terminal: int, line: str) -> None:
-        if not self._drawn:
-            self._end_line(reporter)
-            reporter.flush()
-            self._drawn = True
         width = os.get_terminal_size(terminal).columns or 80
+        if not self._drawn:
+            if not self._goes_back:
+                self._end_line(reporter)
+            reporter.flush()
+            self._column = self._writer.width_of_current_line if self._writer is not None else 0
+            if self._column:
+                _write(terminal, "\n")
+            self._drawn = True
         _write(terminal, f"\r{line[: width - 1]:<{width - 1}}")
 
     def _end_line(self, reporter: pytest.TerminalReporter) -> None:
@@ -89,10 +96,11 @@ class Display:
             reporter.currentfspath = None  # the next letter names its file again
 
     def _erase(self) -> None:
-        """Take the line away. It comes back with the next tick."""
+        """Take the line away, and go back to where pytest's own line ends. It comes back with the next tick."""
         if self._drawn and self._terminal is not None:
             width = os.get_terminal_size(self._terminal).columns or 80
-            _write(self._terminal, f"\r{'':<{width - 1}}\r")
+            back = f"\x1b[A\x1b[{(self._column - 1) % width + 1}C" if self._column else ""
+            _write(self._terminal, f"\r{'':<{width - 1}}\r{back}")
             self._drawn = False
             self._next = 0.0
 
@@ -126,6 +134,14 @@ class Display:
     def _tick_until_closed(self) -> None:
         while not self._closed.wait(min(REDRAW, LINE)):
             self.tick()
+
+    def conclude(self) -> None:
+        """All tests are done: what stands where the letters would; pytest writes the last percentage behind it."""
+        with self._lock:
+            self._erase()
+            if self._reporter is not None and self.hides_letters and (done := self.progress.done):
+                self._reporter.write_ensure_prefix(f"{done} rollout{'s' if done > 1 else ''}")
+        self.close()
 
     def close(self) -> None:
         """Nothing is drawn any more."""

@@ -150,7 +150,7 @@ class SessionPlugin:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         done = runloop.run_items(session, self.run)
         if done and self.run.display is not None:
-            self.run.display.close()  # pytest is about to write the last percentage
+            self.run.display.conclude()
         return done
 
     @pytest.hookimpl(tryfirst=True)

@@ -106,9 +106,10 @@ class Controller:
 
     def _tell(self, lines: Sequence[str]) -> None:
         reporter: pytest.TerminalReporter | None = self.run.config.pluginmanager.get_plugin("terminalreporter")
+        if lines and reporter is not None and self.run.config.get_terminal_writer().width_of_current_line:
+            reporter.line("")  # ends the line that xdist redraws
         for line in lines:
             assert reporter is not None
-            reporter.ensure_newline()
             reporter.write_line(line)
 
     def _stop(self, reason: str) -> None:
@@ -201,7 +202,7 @@ class Controller:
     def pytest_runtestloop(self) -> Generator[None, object, object]:
         result = yield
         if self.run.display is not None:
-            self.run.display.close()  # pytest is about to write the last percentage
+            self.run.display.conclude()
         return result
 
     @pytest.hookimpl(tryfirst=True)

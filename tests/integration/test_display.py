@@ -25,26 +25,35 @@ LIVE = re.compile(r"rollouts: \d+/\d+ done")
 
 
 class Screen:
-    """What a terminal of WIDTH columns makes of what is written to it: lines, and every state of the redrawn one."""
+    """What a terminal makes of what is written to it: lines, and every state of the redrawn one."""
 
     def __init__(self) -> None:
         self.lines = [""]
         self.live: list[str] = []
+        self._row = 0
         self._column = 0
 
     def feed(self, text: str) -> None:
-        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)  # colors
-        for part in re.findall(r"[^\r\n]+|\r|\n", text):
+        text = re.sub(r"\x1b\[[0-9;?]*[B-Za-z]", lambda move: move[0] if move[0].endswith("C") else "", text)  # colors
+        for part in re.findall(r"\x1b\[\d*[AC]|[^\r\n\x1b]+|\r|\n", text):
             if part == "\r":
                 self._column = 0
             elif part == "\n":
-                self.lines.append("")
+                self._row += 1
+                self.lines += [""] * (self._row == len(self.lines))
+            elif part.startswith("\x1b"):
+                count = int(part[2:-1] or 1)
+                self._row -= count if part.endswith("A") else 0
+                self._column += count if part.endswith("C") else 0
             else:
-                line = self.lines[-1].ljust(self._column)
-                self.lines[-1] = line[: self._column] + part + line[self._column + len(part) :]
-                self._column += len(part)
-                if LIVE.search(self.lines[-1]):
-                    self.live.append(self.lines[-1].rstrip())
+                self._put(part)
+
+    def _put(self, text: str) -> None:
+        line = self.lines[self._row].ljust(self._column)
+        self.lines[self._row] = line = line[: self._column] + text + line[self._column + len(text) :]
+        self._column += len(text)
+        if LIVE.search(line):
+            self.live.append(line.rstrip())
 
     @property
     def text(self) -> str:
@@ -115,7 +124,9 @@ def test_one_line_that_is_redrawn(paced: Project, args: tuple[str, ...]) -> None
     assert "s left" in " ".join(screen.live)
     told_in_flight = [int(number) for number in re.findall(r"(\d+) in flight", "\n".join(screen.live))]
     assert 1 <= max(told_in_flight) <= (2 if args == ("-n", "2") else 4)
-    assert "instruction.md" not in screen.text.partition("= FAILURES")[0]
+    ran = screen.text.partition("= FAILURES")[0]
+    assert "instruction.md" not in ran
+    assert re.search(r"^12 rollouts +\[ *\d+%\]$", ran, re.MULTILINE), ran  # no percentage beside nothing
     unit = re.search(r"^(tests/test_unit.py )?\.\.(\s+\[ *\d+%\])?$", screen.text, re.MULTILINE)
     assert unit or "-n" in args, screen.text
 
@@ -128,6 +139,14 @@ def test_verbose_keeps_a_line_for_each_test(paced: Project) -> None:
     verdicts = re.findall(r"^(\S+::\S+) (PASSED|FAILED) +\[ *\d+%\]$", screen.text, re.MULTILINE)
     assert len(verdicts) == 14, screen.text
     assert len(set(verdicts)) == 14
+    assert re.search(r"^tests/.+\n(.+::.+\n){13}\n=+ FAILURES", screen.text, re.MULTILINE), screen.text  # no gaps
+
+
+def test_what_tests_print_stays(paced: Project) -> None:
+    paced.write("tests/test_unit.py", "def test_loud():\n    print('spoken', end='')\n")
+    screen, _ = on_a_terminal(paced, "tests", "tasks", "-s", "-v")
+    assert len(screen.live) > 3, screen.text
+    assert re.search(r"^tests/test_unit.py::test_loud spokenPASSED", screen.text, re.MULTILINE), screen.text
 
 
 def test_verbose_workers_too(paced: Project) -> None:
@@ -136,6 +155,13 @@ def test_verbose_workers_too(paced: Project) -> None:
     assert not LIVE.search(screen.text)
     verdicts = re.findall(r"^\[gw\d\] \[ *\d+%\] (PASSED|FAILED) (\S+::\S+) *$", screen.text, re.MULTILINE)
     assert len(verdicts) == 12, screen.text
+
+
+def test_what_a_baseline_can_show_has_lines_of_its_own(paced: Project) -> None:
+    paced.run("tasks", "--rollout-out", "main.jsonl")
+    gate = ("--rollout-gate", "baseline", "--rollout-baseline", "main.jsonl")
+    screen, _ = on_a_terminal(paced, "tasks", "-n", "2", "--rollout-concurrency", "4", *gate)
+    assert re.search(r"^gate baseline can ", screen.text, re.MULTILINE), screen.text
 
 
 def test_an_error_is_counted(project: Project, core: FakeCore) -> None:
