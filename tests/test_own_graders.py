@@ -57,7 +57,7 @@ def test_a_grader_takes_what_it_names(tmp_path: Path, arguments: str, wanted: st
 
 
 def test_what_there_is_not_can_not_be_asked_for(tmp_path: Path) -> None:
-    task = task_with(tmp_path / "t", "def grade(answer, expected): return 1")
+    task = task_with(tmp_path / "t", "grade = lambda answer, expected: 1")
     with pytest.raises(TypeError, match=r"grade\(\) asks for 'expected'; it can have task, answer, artifacts"):
         task.grade(Answer())
 
@@ -155,6 +155,8 @@ def test_a_grader_is_no_file_of_the_task(tmp_path: Path) -> None:
         ("x = 1\ny = (\n", ":2: "),
         ("def other(): pass\n", ": defines no grade(); write `def grade(task, answer): ...`"),
         ("", ": defines no grade()"),
+        ("def grade(answer, expected): return 1\n", ":1: grade() asks for 'expected'; it can have task, answer, "),
+        ("x = 1\ndef grade(\n    answer, *, tsk, note=''\n): return 1\n", ":3: grade() asks for 'tsk'; "),
         ("grade: int\ndef f():\n    grade = 1\n", None),
     ],
 )

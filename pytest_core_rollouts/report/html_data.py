@@ -189,6 +189,7 @@ def _agent(agent: AgentScore, tasks: Mapping[str, int]) -> dict[str, Any]:
         "tokens": agent.tokens,
         "tokensUnknown": agent.tokens_unknown,
         "groups": dataclasses.asdict(agent.groups),
+        "gained": [[tasks[task.task], task.solved, task.planned] for task in agent.tasks if task.gained],
         "missing": {
             tasks[task.task]: left for task in agent.tasks if (left := task.planned - task.rows - task.interrupted)
         },

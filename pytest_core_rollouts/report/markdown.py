@@ -63,6 +63,8 @@ def _parts(summary: Summary, *, width: int | None = None, whole: bool = True, gr
             yield few
     if tasks := _tasks(summary, whole=whole):
         yield tasks
+    if gained := _gained(summary, width):
+        yield gained
     if changed := _changed(summary, width):
         yield changed
     if groups and summary.samples[1] > 1:
@@ -285,6 +287,18 @@ def _count(score: TaskScore | None) -> str:
         return UNKNOWN
     of_planned = f" of {score.planned}" if score.missing else ""
     return f"{score.solved}/{score.graded}{of_planned}"
+
+
+def _gained(summary: Summary, width: int | None) -> str:
+    """Tasks beyond agents that one of them has come to solve."""
+    lines = [
+        f"- gained: {escape(task.task)} by {escape(agent.label)}: {task.solved} of {task.planned} samples pass; "
+        "its xfail can go"
+        for agent in summary.agents
+        for task in agent.tasks
+        if task.gained
+    ]
+    return _list(lines, width)
 
 
 def _changed(summary: Summary, width: int | None) -> str:

@@ -43,6 +43,11 @@ class TaskScore:
         return self.xfails == self.rows + self.interrupted
 
     @property
+    def gained(self) -> bool:
+        """Whether it was expected to fail, and at least half of its samples pass; those without a reward count."""
+        return self.xfail and 2 * self.solved >= self.planned
+
+    @property
     def graded(self) -> int:
         return len(self.rewards)
 

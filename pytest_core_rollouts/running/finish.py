@@ -23,7 +23,6 @@ from pytest_core_rollouts.report.step_summary import append_summary
 from pytest_core_rollouts.report.summary import Summary, slimmed, summarize
 from pytest_core_rollouts.rollout.leftovers import Sweep, sweep
 from pytest_core_rollouts.running import judging
-from pytest_core_rollouts.running.frontier import Frontier
 from pytest_core_rollouts.running.judging import Judged
 from pytest_core_rollouts.running.run import Run
 
@@ -41,8 +40,6 @@ class Ending:
     not_run: list[str] = field(default_factory=list)
     """A line per task and agent of which samples did not run."""
     judged: Judged = field(default_factory=Judged)
-    gained: list[str] = field(default_factory=list)
-    """A line for each task and agent that was expected to fail and passes."""
     swept: Sweep = field(default_factory=Sweep)
     html: HtmlReport | None = None
     problems: list[str] = field(default_factory=list)
@@ -68,8 +65,6 @@ class Ending:
             terminal.write_line(line, red=True)
         for line in self._notes():
             terminal.write_line(line)
-        for line in self.gained:
-            terminal.write_line(f"gained: {plain(line)}", green=True)
         for judgment in self.judged.judgments:
             terminal.write_line(plain(str(judgment)), red=not judgment.passed, green=bool(judgment.passed))
         for hint in filter(None, (self._hint(), self._resume())):
@@ -78,7 +73,8 @@ class Ending:
         if self.html is not None:
             terminal.write_line(f"{_relative(self.html.path, here)} {self.html.extent}")
         for path in filter(None, (self.run.settings.report, self.run.out)):
-            terminal.write_line(_relative(path, here))
+            if path.exists():
+                terminal.write_line(_relative(path, here))
 
     def _not_run(self, *, whole: bool) -> Iterator[str]:
         shown = self.not_run if whole else self.not_run[:NOT_RUN_LINES]
@@ -105,7 +101,7 @@ class Ending:
 
     def _resume(self) -> str | None:
         """How to get the results that are lacking."""
-        if not self.lacking or self.run.settings.replay is not None:
+        if not self.lacking or self.run.settings.replay is not None or not self.run.out.exists():
             return None
         return f"to finish: {self.run.masked(self.run.resume_command)}"
 
@@ -134,12 +130,10 @@ def finish(run: Run) -> Ending:
     if run.books.broken is not None:
         ending.problems.append(run.books.broken)
     seen: dict[str, str] = {}
-    frontier = Frontier()
     try:
-        rows = list(slimmed(frontier.noting(_noting(run.books.rows(), seen))))
+        rows = list(slimmed(_noting(run.books.rows(), seen)))
         graded = {row.rollout_id for row in rows if row.graded}
         ending.lacking = any(rollout_id not in graded for rollout_id in run.selected)
-        ending.gained = frontier.gained
         ending.summary = summarize(rows, planned=len(run.selected))
         ending.judged = judging.ask(run, rows, ending.summary)
     except RecordsError as error:

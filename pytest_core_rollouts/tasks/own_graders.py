@@ -82,7 +82,26 @@ def load_grader(path: Path) -> OwnGrader:
         raise TaskError(f"{path}: is no Python source: {error}; mend the grader") from None
     if "grade" not in {name for statement in tree.body for name in _defined(statement)}:
         raise TaskError(f"{path}: defines no grade(); write `def grade(task, answer): ...`, which returns a reward")
+    _check_arguments(tree, path)
     return OwnGrader(path, hashlib.sha256(source).hexdigest(), code)
+
+
+def _check_arguments(tree: ast.Module, path: Path) -> None:
+    """Raises TaskError where a plain `def grade` asks for what there is not. Any other `grade` is seen when it runs."""
+    for function in tree.body:
+        if not isinstance(function, ast.FunctionDef) or function.name != "grade" or function.decorator_list:
+            continue
+        asked = function.args
+        plain = [*asked.posonlyargs, *asked.args]
+        needed = plain[: len(plain) - len(asked.defaults)]
+        needed += [one for one, default in zip(asked.kwonlyargs, asked.kw_defaults, strict=True) if default is None]
+        for argument in needed:
+            if argument.arg not in ARGUMENTS:
+                raise TaskError(f"{path}:{argument.lineno}: {_not_offered(argument.arg)}")
+
+
+def _not_offered(name: str) -> str:
+    return f"grade() asks for {name!r}; it can have {', '.join(ARGUMENTS)}"
 
 
 def _defined(statement: ast.stmt) -> set[str]:
@@ -109,7 +128,7 @@ def _asked_for(function: Callable[..., Any], path: Path) -> list[str]:
         if name in ARGUMENTS and parameter.kind is not inspect.Parameter.POSITIONAL_ONLY:
             names.append(name)
         elif parameter.default is inspect.Parameter.empty and parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
-            raise TypeError(f"{path}: grade() asks for {name!r}; it can have {', '.join(ARGUMENTS)}")
+            raise TypeError(f"{path}: {_not_offered(name)}")
     return names
 
 

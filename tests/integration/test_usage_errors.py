@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from tests.fake_core import FakeCore
-from tests.integration.conftest import Project, usage_error
+from tests.fake_core import FakeCore, Fault
+from tests.integration.conftest import Project, text_of, usage_error
 
 ONE = "--harness=codex"
 """Enough to ask for rollouts."""
@@ -157,3 +157,14 @@ def test_a_results_file_that_holds_something_else(project: Project, core: FakeCo
     assert "notes.txt: holds something else than rollout records; choose another file with --rollout-out" in line
     assert not core.requests
     assert (project.path / "notes.txt").read_text() == "dear diary"
+
+
+def test_a_run_that_never_began_names_no_file_and_no_way_to_go_on(project: Project, core: FakeCore) -> None:
+    project.task()
+    core.fault = lambda request: Fault(status=401, body=b'{"error": {"message": "no"}}')
+    result = project.run("tasks")
+    assert result.ret == 2
+    assert "check OPENAI_API_KEY" in text_of(result)
+    assert "not run: " in text_of(result)
+    assert "to finish" not in text_of(result)
+    assert not [line for line in result.outlines if line.endswith(".jsonl") and "results in" not in line]

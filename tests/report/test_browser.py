@@ -79,6 +79,16 @@ def test_the_curve_can_be_pass_hat_k_and_has_its_figures_as_a_table(viewer: View
     assert texts(page, ".figures tbody th") == ["1", "2", "3", "4"]
 
 
+def test_what_was_beyond_agents_and_is_solved_now_is_told_first(viewer: Viewer, tmp_path: Path) -> None:
+    beyond = {"settings": {"xfail": "too hard"}, "planned": {"group": 2}}
+    results = {"gained": (1.0, 0.0), "still-beyond": (0.0, 0.0)}
+    rows = [row(task, at, 0, one, **beyond) for task, both in results.items() for at, one in enumerate(both)]
+    page = viewer.open(made(tmp_path, [RolloutRecord(**one) for one in rows]))
+    assert texts(page, ".gained") == ["Gained: gained by codex/gpt-x: 1 of 2 samples pass; its xfail can go"]
+    page.click(".gained a")
+    assert "2 samples" in page.inner_text("main")
+
+
 # Filters
 
 

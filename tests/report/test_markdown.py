@@ -86,6 +86,19 @@ def test_a_task_that_was_changed_between_merged_runs_is_named() -> None:
     assert "changed" not in markdown(summarize(rows[:2]))
 
 
+def test_a_task_beyond_agents_that_half_of_the_samples_solve_is_gained() -> None:
+    results: dict[str, tuple[float | str | None, ...]] = {
+        "half": (1.0, 1.0, 0.0, None),
+        "less": (1.0, 0.0, 0.0),
+        "cut short": (1.0, "not run", "not run"),
+    }
+    summary = summarize(run(results, samples=4, model="m", settings={"xfail": "too hard"}))
+    for text in (markdown(summary), terminal(summary)):
+        gained = [line for line in text.splitlines() if "gained" in line]
+        assert gained == ["- gained: half by codex/m: 2 of 4 samples pass; its xfail can go"]
+    assert "gained" not in markdown(summarize(run(results)))
+
+
 def test_a_run_cut_short_says_so_first() -> None:
     rows = run({"A": (1.0, 1.0, 0.0, 1.0), "B": (0.0, *["not run"] * 3)}, agents=2)
     text = markdown(summarize(rows))

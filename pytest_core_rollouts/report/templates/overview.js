@@ -28,6 +28,20 @@ const headline = () => {
   );
 };
 
+/** Tasks beyond agents that one of them has come to solve. */
+const gained = () =>
+  report.agents.flatMap((agent) =>
+    agent.gained.map(([task, solved, planned]) =>
+      h(
+        "p",
+        { class: "callout gained" },
+        "Gained: ",
+        h("a", { href: taskUrl(task) }, oneLine(report.tasks[task])),
+        ` by ${oneLine(agent.label, 60)}: ${solved} of ${plural(planned, "sample")} pass; its xfail can go`,
+      ),
+    ),
+  );
+
 // Matrix
 
 const means = (group) => {
@@ -167,6 +181,7 @@ const overview = () => {
   page.nodes = [
     headline(),
     report.baseline && baselineHint(),
+    gained(),
     agentsTable(),
     h("div", { class: "columns" }, curves(), h("div", { class: "stack" }, groupHealth(), faults())),
     section,
