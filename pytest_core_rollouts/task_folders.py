@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 PARTS = ("instruction.md", "expected.json", "grader.py", "task.yaml")
 """Any of these makes a folder within a tasks root a task, if perhaps half a one."""
 GRADED_BY = ("expected.json", "grader.py")
+_ESCAPED = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U00[01][0-9a-f]{5})")
 
 
 def is_task(path: Path) -> bool:
@@ -34,12 +36,12 @@ def task_id(path: Path, roots: Sequence[Path], rootpath: Path) -> str:
     """The folder's path relative to its tasks root, else to the rootdir; `sql/joins`."""
     base = root_of(path, roots) or rootpath
     relative = Path(os.path.relpath(path, base)).as_posix()
-    return path.name if relative == "." else relative
+    return utf8_name(path.name if relative == "." else relative)
 
 
 def find_task(task: str, roots: Sequence[Path], rootpath: Path) -> Path | None:
     """The folder of the task with exactly this id; None if there is no such task."""
-    candidates = (base / task for base in (*roots, rootpath))
+    candidates = (base / fs_name(task) for base in (*roots, rootpath))
     return next((path for path in candidates if is_task(path) and task_id(path, roots, rootpath) == task), None)
 
 
@@ -70,22 +72,6 @@ def names_tasks(path: Path, roots: Sequence[Path]) -> bool:
     return root is not None and count_tasks([root]) > 0
 
 
-def safe_name(name: str) -> str:
-    """A name from the file system that may go into a node id.
-
-    Where the locale's encoding has not all its characters, or it is no UTF-8 at all, Python keeps its bytes as lone
-    surrogates, on which pytest's cache and xdist fail; they are escaped.
-    """
-    if name.isascii() or not any("\ud800" <= char <= "\udfff" for char in name):
-        return name
-    return (
-        name.encode("utf-8", "surrogateescape")
-        .decode("utf-8", "backslashreplace")
-        .encode("ascii", "backslashreplace")
-        .decode()
-    )
-
-
 def count_tasks(roots: Sequence[Path]) -> int:
     """How many task folders the roots hold."""
     return len({folder for root in roots for folder in _tasks_in(str(root), is_root=True)})
@@ -100,3 +86,33 @@ def _tasks_in(folder: str, *, is_root: bool = False) -> list[str]:
     if names.intersection(PARTS) and (not is_root or is_task(Path(folder))):
         return [folder]
     return [task for entry in entries if entry.is_dir(follow_symlinks=False) for task in _tasks_in(entry.path)]
+
+
+# ---- names, in whatever locale: Python keeps the bytes of a name that it can't decode as lone surrogates
+
+
+def utf8_name(name: str) -> str:
+    """A name of the file system as the UTF-8 it is."""
+    try:
+        return name.encode("ascii", "surrogateescape").decode("utf-8")
+    except UnicodeError:
+        return name
+
+
+def fs_name(name: str) -> str:
+    """A name in UTF-8, such as an ini file says, as Python has it of the file system."""
+    return os.fsdecode(name.encode("utf-8", "surrogateescape"))
+
+
+def safe_name(name: str) -> str:
+    """A name of the file system that may go into a node id: lone surrogates, on which pytest's cache and xdist fail,
+    are escaped, and all that is not ASCII with them."""
+    if name.isascii() or not any("\ud800" <= char <= "\udfff" for char in name):
+        return name
+    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return text.encode("ascii", "backslashreplace").decode()
+
+
+def of_safe_name(safe: str) -> str:
+    """The name of the file system that is in a node id."""
+    return fs_name(_ESCAPED.sub(lambda match: chr(int(match[0][2:], 16)), safe))

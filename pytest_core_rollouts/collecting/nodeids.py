@@ -12,7 +12,7 @@ import pytest
 from pytest_core_rollouts.collecting.task_sources import MADE_ID
 from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.options.settings import Settings
-from pytest_core_rollouts.task_folders import task_id
+from pytest_core_rollouts.task_folders import of_safe_name, task_id
 
 INSTRUCTION = "instruction.md"
 
@@ -53,7 +53,7 @@ class NodeIds:
         if path.rpartition("/")[2] != INSTRUCTION:
             return None
         if path not in self._tasks:
-            folder = Path(os.path.normpath(self._rootpath / path)).parent
+            folder = Path(os.path.normpath(self._rootpath / of_safe_name(path))).parent
             self._tasks[path] = folder, task_id(folder, self._roots, self._rootpath)
         folder, task = self._tasks[path]
         return NamedRollout(node_id, folder, task, agent, int(sample))

@@ -26,6 +26,7 @@ from pytest_core_rollouts.strict_yaml import (
     positive_integer,
     text,
 )
+from pytest_core_rollouts.task_folders import utf8_name
 
 
 class AgentError(Exception):
@@ -39,7 +40,7 @@ def load_agent(path: Path) -> Agent:
     except OSError as error:
         raise AgentError(f"{path}: can't be read: {error.strerror}; give the path of an agent file") from None
     try:
-        return Agent(**{"name": path.stem, **load_yaml(path, content).checked(_RULES)})
+        return Agent(**{"name": utf8_name(path.stem), **load_yaml(path, content).checked(_RULES)})
     except YamlError as error:
         raise AgentError(str(error)) from None
 

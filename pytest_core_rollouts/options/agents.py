@@ -15,6 +15,7 @@ from pytest_core_rollouts.agents_api.address import is_loopback, normalize_base_
 from pytest_core_rollouts.matrix import DEFAULT, HARNESS_PROTOCOLS, MODELLESS, Agent, MatrixError, check_distinct
 from pytest_core_rollouts.options import values as option_values
 from pytest_core_rollouts.options.values import OptionValues
+from pytest_core_rollouts.task_folders import fs_name
 
 EMBEDDED: Final = "embedded"
 MODEL_URLS: Final = {"responses": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
@@ -87,7 +88,7 @@ def _from_file(values: OptionValues, file: str) -> Agent:
     )
 
     try:
-        agent = load_agent(values.base("agent") / file)
+        agent = load_agent(values.base("agent") / fs_name(file))
     except AgentError as error:
         raise pytest.UsageError(str(error)) from None
     if agent.base_url is not None and agent.api_key_env is None:

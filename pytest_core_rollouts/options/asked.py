@@ -10,7 +10,7 @@ import pytest
 
 from pytest_core_rollouts.collecting import task_sources
 from pytest_core_rollouts.options.declared import OPTIONS
-from pytest_core_rollouts.task_folders import names_tasks
+from pytest_core_rollouts.task_folders import fs_name, names_tasks
 
 IN_WORKER: Final = "rollouts_asked"
 """Where an xdist worker finds what its controller decided."""
@@ -33,7 +33,8 @@ def any_option(config: pytest.Config) -> bool:
 def roots_of(config: pytest.Config) -> tuple[Path, ...]:
     """The folders that hold tasks, whether they exist or not."""
     given: list[Path] | None = config.getini("rollout_tasks")
-    return tuple(dict.fromkeys(Path(os.path.normpath(root)) for root in given or (config.rootpath / "tasks",)))
+    roots = map(str, given or (config.rootpath / "tasks",))
+    return tuple(dict.fromkeys(Path(os.path.normpath(fs_name(root))) for root in roots))
 
 
 def _decide(config: pytest.Config) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from pytest_core_rollouts.gates.gate import AllowedErrors, Gate, GateError, parse_gate
 from pytest_core_rollouts.grading import InvalidJSON, parse_json
 from pytest_core_rollouts.options.declared import BY_NAME
+from pytest_core_rollouts.task_folders import fs_name
 from pytest_core_rollouts.tasks import Network
 
 T = TypeVar("T")
@@ -77,7 +78,7 @@ class OptionValues:
         text: str | None = self._ini(name) or None if self._option(name) is None else self._option(name)
         if text is not None and not text.strip():
             raise pytest.UsageError(f"{self.shown(name)}: is blank; give a path or leave it out")
-        return None if text is None else self.base(name) / text
+        return None if text is None else self.base(name) / fs_name(text)
 
     def base(self, name: str) -> Path:
         """The folder that the setting's relative paths count from."""

@@ -38,9 +38,8 @@ from pytest_core_rollouts.grading import (
     parse_json,
 )
 from pytest_core_rollouts.grading.rules import rules_by_path
-from pytest_core_rollouts.tasks.own_graders import OwnGrader, load_grader
-from pytest_core_rollouts.tasks.packing import UNPACK, Pack
 from pytest_core_rollouts.strict_yaml import SIZE_LIMIT, Invalid, YamlError, check, text
+from pytest_core_rollouts.task_folders import GRADED_BY, is_task, utf8_name
 from pytest_core_rollouts.tasks.files import (
     FILE_LIMIT,
     LINE_ENDINGS,
@@ -53,7 +52,8 @@ from pytest_core_rollouts.tasks.files import (
     read_text,
     size_problem,
 )
-from pytest_core_rollouts.task_folders import GRADED_BY, is_task
+from pytest_core_rollouts.tasks.own_graders import OwnGrader, load_grader
+from pytest_core_rollouts.tasks.packing import UNPACK, Pack
 from pytest_core_rollouts.tasks.task_settings import FromEnv, Network, Outputs, Xfail
 from pytest_core_rollouts.tasks.task_yaml import RULES, check_grading, read_settings
 
@@ -244,6 +244,8 @@ def _digest(value: Any) -> str:
 def _id(value: Any) -> str:
     if any(ord(character) < 32 for character in text(value)):
         raise Invalid("a control character is not allowed")
+    if "\\" in value:  # pytest makes it a slash in node ids
+        raise Invalid("a backslash is not allowed in a name; rename it")
     return str(value)
 
 
@@ -298,7 +300,7 @@ def load_task(path: Path, task_id: str) -> Task:
     files, file_warnings = ((), ()) if settings.get("pack") else read_input_files(path / "files")
     solution, solution_warnings = _read_solution(path / "solution")
     return Task(
-        id=_decoded(task_id),
+        id=utf8_name(task_id),
         instruction=_read_instruction(path / "instruction.md"),
         expected=expected,
         files=files,
@@ -309,14 +311,6 @@ def load_task(path: Path, task_id: str) -> Task:
         warnings=(*file_warnings, *(packed.warnings if packed else ()), *solution_warnings),
         **settings,
     )
-
-
-def _decoded(name: str) -> str:
-    """A name from the file system as the UTF-8 it is, also where the locale made Python read it as ASCII."""
-    try:
-        return name.encode("ascii", "surrogateescape").decode("utf-8")
-    except UnicodeError:
-        return name
 
 
 def _check_parts(path: Path) -> None:

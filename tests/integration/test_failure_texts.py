@@ -130,10 +130,10 @@ def test_a_timeout_says_its_limit(project: Project, core: FakeCore) -> None:
     assert "reward 0 (timeout)\nthe agent did not finish within 0.5 s" in text_of(result)
 
 
-@pytest.mark.parametrize(
-    "locale",
-    [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}],
-)
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize("locale", [ASCII, {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"}])
 def test_a_locale_without_utf8_changes_neither_requests_nor_rows(
     project: Project, core: FakeCore, locale: dict[str, str]
 ) -> None:
@@ -150,3 +150,31 @@ def test_a_locale_without_utf8_changes_neither_requests_nor_rows(
     rows = [(row["task"], row["model"], row["answer"], row["labels"], row["reasons"]) for row in project.records]
     assert rows[0] == rows[1]
     assert rows[1][0] == "café"
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_a_task_goes_by_its_name_in_a_locale_without_utf8(project: Project, workers: tuple[str, ...]) -> None:
+    project.task("sql/naïve 🎉")
+    result = project.run_apart("tasks", "--samples", "2", *workers, env=ASCII)
+    assert outcomes(result) == {"passed": 2}, text_of(result)
+    assert result.ret == 0
+    assert "not run" not in text_of(result)
+    assert [record["task"] for record in project.records] == ["sql/naïve 🎉"] * 2
+
+
+def test_settings_name_files_in_a_locale_without_utf8(project: Project) -> None:
+    project.ini(
+        "rollout_tasks = aufgäben", "rollout_agent = é.yaml", "rollout_out = zeilen/ü.jsonl", "testpaths = tests"
+    )
+    project.task("übung", root="aufgäben")
+    project.task("other", root="aufgäben")
+    project.write("é.yaml", "harness: codex")
+    project.unit_tests()
+    assert outcomes(project.run_apart(env=ASCII)) == {"passed": 2}
+    for locale in ({}, ASCII):
+        result = project.run_apart("--rollout-task", "übung", env=locale)
+        assert outcomes(result) == {"passed": 1}, text_of(result)
+        assert result.ret == 0
+    rows = [json.loads(line) for line in (project.path / "zeilen/ü.jsonl").read_bytes().splitlines()]
+    assert [(row["task"], row["agent"]["name"]) for row in rows] == [("übung", "é")] * 2
+    assert rows[0]["agent"] == rows[1]["agent"]
