@@ -79,6 +79,26 @@ def test_the_curve_can_be_pass_hat_k_and_has_its_figures_as_a_table(viewer: View
     assert texts(page, ".figures tbody th") == ["1", "2", "3", "4"]
 
 
+def test_lines_that_differ_are_colored_as_values_are(viewer: Viewer, tmp_path: Path) -> None:
+    """One color for what was expected, one for what was answered."""
+    reasons = [
+        {"path": "n", "expected": 12, "answered": 13},
+        {"path": "names", "expected": ["Ada", "Grace"], "answered": ["Ada", "Don"]},
+    ]
+    wrong = row("a", 0, 0, 0.0, reasons=reasons)
+    page = viewer.open(made(tmp_path, [RolloutRecord(**wrong)]), f"#/rollout/{wrong['rollout_id']}")
+    hues = page.evaluate(
+        """() => ["mark.was", "mark.is", ".d-del", ".d-add"].map((kind) => {
+            const color = getComputedStyle(document.querySelector(`.reasons ${kind}`)).backgroundColor;
+            const [red, , blue] = color.match(/\\d+/g).map(Number);
+            return red > blue ? "warm" : "cool";
+        })"""
+    )
+    assert hues == ["cool", "warm", "cool", "warm"]
+    assert texts(page, ".reasons .d-del, .reasons .d-add") == ['-   "Grace"', '+   "Don"']
+    assert "- expected, + answered" in page.inner_text(".reasons")
+
+
 def test_what_was_beyond_agents_and_is_solved_now_is_told_first(viewer: Viewer, tmp_path: Path) -> None:
     beyond = {"settings": {"xfail": "too hard"}, "planned": {"group": 2}}
     results = {"gained": (1.0, 0.0), "still-beyond": (0.0, 0.0)}

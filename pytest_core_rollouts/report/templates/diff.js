@@ -125,7 +125,12 @@ const reasonRow = (reason, hidden) => {
       "tr",
       null,
       h("th", { scope: "row", class: "mono" }, visible(reason.path)),
-      h("td", { colspan: "2" }, replacement(reason.expected, reason.answered)),
+      h(
+        "td",
+        { colspan: "2", class: "expected-answered" },
+        h("p", { class: "muted small" }, "- expected, + answered"),
+        replacement(reason.expected, reason.answered),
+      ),
     );
   }
   return h(
