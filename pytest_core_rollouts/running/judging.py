@@ -139,7 +139,5 @@ def ask(run: Run, rows: list[RolloutRecord], summary: Summary) -> Judged:
 
 def _without_xfails(chosen: Mapping[Identity, frozenset[str]], summary: Summary) -> Mapping[Identity, frozenset[str]]:
     """The tasks chosen, but for those that were expected to fail: no gate asks for them."""
-    xfails = {
-        agent.identity: {score.task for score in agent.tasks if score.xfail} for agent in summary.agents
-    }
+    xfails = {agent.identity: {score.task for score in agent.tasks if score.xfail} for agent in summary.agents}
     return {identity: tasks - xfails.get(identity, set()) for identity, tasks in chosen.items()}

@@ -124,6 +124,7 @@ class SessionPlugin:
         self.run.dealt = lambda: worker.shared.dealt_to(worker.name)
         self.run.tell = worker.tell
         self.signals.note(worker.terminate)
+        self.run.config.pluginmanager.register(worker, "core-rollouts-worker")
 
     # ---- before the first rollout
 
@@ -246,6 +247,8 @@ class SessionPlugin:
         elif self.worker.is_orphan:
             fall_silent()
         self.run.stop("the session ended")
+        if self.worker is not None:
+            self.worker.close()
         if not self.run.is_worker and (self.run.ready or self._all_skipped(session.exitstatus)):
             self.ending = finish.finish(self.run)
             if session.exitstatus == pytest.ExitCode.OK and not self.ending.green:

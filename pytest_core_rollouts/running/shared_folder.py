@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
+import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from pytest_core_rollouts.running.display import State
+
+PREFIX = "pytest-core-rollouts-run-"
 
 
 class SharedFolder:
@@ -14,9 +21,43 @@ class SharedFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._held: int | None = None
 
-    def stop(self, reason: str) -> None:
-        """Every worker is to cancel what it has in flight and to start nothing more."""
+    # ---- as long as one of them lives, it stays
+
+    @classmethod
+    def make(cls) -> SharedFolder:
+        """A new one, held. Those that nobody holds any more, since their controllers were killed, are removed."""
+        for abandoned in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+            _remove_unless_held(abandoned)
+        new = cls(Path(tempfile.mkdtemp(prefix=f"new-{PREFIX}")))
+        new.hold()
+        new.path = new.path.rename(new.path.with_name(new.path.name.removeprefix("new-")))
+        return new
+
+    def hold(self) -> None:
+        """While this process lives, nobody is to take it for abandoned. Raises OSError where it is gone."""
+        self._held = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._held, fcntl.LOCK_SH)
+
+    def leave(self) -> None:
+        """Hold it no longer; the last one removes it."""
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+        _remove_unless_held(self.path)
+
+    def remove(self) -> None:
+        """All is over."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.leave()
+
+    # ---- stopping
+
+    def stop(self, reason: str, *, urgent: bool = False) -> None:
+        """Every worker is to cancel what it has in flight and to start nothing more. `urgent`: nor to end its test."""
+        if urgent:
+            (self.path / "urgent").touch()
         partial = self.path / "stop.part"
         partial.write_text(reason, encoding="utf-8")
         partial.replace(self.path / "stop")
@@ -31,6 +72,11 @@ class SharedFolder:
         """Why a worker broke off."""
         file = self.path / "broken"
         return file.read_text(encoding="utf-8") if file.exists() else None
+
+    @property
+    def urgent(self) -> bool:
+        """Whether a signal is what ends the run."""
+        return (self.path / "urgent").exists()
 
     @property
     def stop_reason(self) -> str | None:
@@ -70,3 +116,15 @@ class SharedFolder:
     def listed(self, kind: Literal["again", "given-up"]) -> frozenset[str]:
         file = self.path / kind
         return frozenset(file.read_text(encoding="ascii").split()) if file.exists() else frozenset()
+
+
+def _remove_unless_held(path: Path) -> None:
+    """Remove a folder of ours, unless a process holds it; a kill lets go of it too."""
+    with suppress(OSError):  # it is somebody else's, held, or gone
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            if os.fstat(folder).st_uid == os.getuid():
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(folder)

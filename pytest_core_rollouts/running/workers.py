@@ -17,18 +17,19 @@ from __future__ import annotations
 import collections
 import functools
 import os
-import shutil
+import signal
 import sys
-import tempfile
+import threading
 import time
-from collections.abc import Container, Generator, Sequence
-from contextlib import suppress
+from collections.abc import Container, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_core_rollouts.collecting.collect import RolloutItem
 from pytest_core_rollouts.collecting.explain import explain_fault
 from pytest_core_rollouts.collecting.generated import find_generated
 from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
@@ -43,6 +44,8 @@ from pytest_core_rollouts.tasks import Task, TaskError, load_task
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
+LOOK = 0.5
+"""Seconds between two looks at whether a test of another kind is to be ended."""
 CRASHES = 2
 """Deaths of its worker after which a rollout is given up."""
 
@@ -54,7 +57,7 @@ class Controller:
         self.run = run
         self.signals = signals
         self.node_ids = NodeIds(run.config, run.settings)
-        self.shared = SharedFolder(Path(tempfile.mkdtemp(prefix="rollouts-")))
+        self.shared = SharedFolder.make()
         self.workers = len(run.config.getoption("tx"))
         self._free_shards = list(range(self.workers))
         self._crashes: collections.Counter[str] = collections.Counter()
@@ -106,16 +109,17 @@ class Controller:
 
     def _tell(self, lines: Sequence[str]) -> None:
         reporter: pytest.TerminalReporter | None = self.run.config.pluginmanager.get_plugin("terminalreporter")
-        if lines and reporter is not None and self.run.config.get_terminal_writer().width_of_current_line:
+        if not lines or reporter is None:  # none: -p no:terminal
+            return
+        if self.run.config.get_terminal_writer().width_of_current_line:
             reporter.line("")  # ends the line that xdist redraws
         for line in lines:
-            assert reporter is not None
             reporter.write_line(line)
 
     def _stop(self, reason: str) -> None:
         """Let the workers end in order, and xdist after them."""
         self.run.note_stop()
-        self.shared.stop(reason)
+        self.shared.stop(reason, urgent=True)
         distributed: Any = self.run.config.pluginmanager.get_plugin("dsession")
         distributed.shouldstop = reason
 
@@ -212,17 +216,26 @@ class Controller:
         self.run.books.broken = self.run.books.broken or self.shared.broken
 
     def pytest_unconfigure(self) -> None:
-        shutil.rmtree(self.shared.path, ignore_errors=True)
+        self.shared.remove()
 
 
 class Worker:
-    """A worker's side: how it learns what its controller decides, or that there is none any more."""
+    """A worker's side: how it learns what its controller decides, or that there is none any more.
+
+    While it waits for rollouts it looks by itself. A test of another kind may keep it for long: a thread looks then,
+    and ends that test, by a signal to this process, where a signal ends the run.
+    """
 
     def __init__(self, workerinput: dict[str, Any]) -> None:
         self.name: str = workerinput["workerid"]
         self.shared = SharedFolder(Path(workerinput["rollouts"]["folder"]))
+        with suppress(OSError):  # the controller is gone, and its folder too
+            self.shared.hold()
         self._controller = os.getppid()
         self._terminated: str | None = None
+        self._busy: pytest.Session | None = None
+        """The session, while a test of another kind may be ended."""
+        self._closed = threading.Event()
         self._told = State(0, "")
         self._next = 0.0
 
@@ -234,8 +247,55 @@ class Worker:
                 self.shared.tell(self.name, state)
 
     def terminate(self, reason: str) -> None:
-        """Stop for a reason of this process's own: a signal."""
-        self._terminated = reason
+        """Stop for a reason of this process's own: a signal. A test of another kind that runs right now is ended."""
+        first, self._terminated = self._terminated is None, reason
+        if first:
+            self._end_test()
+
+    def _end_test(self) -> None:
+        if self._busy is not None and self._terminated is not None:
+            self._busy.shouldstop = self._terminated  # else xdist would take the test for one that killed its worker
+            raise pytest.exit.Exception(self._terminated, pytest.ExitCode.TESTS_FAILED)
+
+    @pytest.hookimpl
+    def pytest_sessionstart(self) -> None:
+        if threading.current_thread() is threading.main_thread():  # only there signals are handled
+            threading.Thread(target=self._look_out, name="rollouts-stop", daemon=True).start()
+
+    def _look_out(self) -> None:
+        while not self._closed.wait(LOOK):
+            if self._busy is not None and self._terminated is None and (self.shared.urgent or self.is_orphan):
+                os.kill(os.getpid(), signal.SIGTERM)  # wakes it, and comes back as `terminate`
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        with self._may_end(item):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        with self._may_end(item):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        with self._may_end(item):
+            return (yield)
+
+    @contextmanager
+    def _may_end(self, item: pytest.Item) -> Iterator[None]:
+        self._busy = None if isinstance(item, RolloutItem) else item.session
+        try:
+            self._end_test()
+            yield
+        finally:
+            self._busy = None
+
+    def close(self) -> None:
+        """The session is over."""
+        self._closed.set()
+        if self.is_orphan:
+            self.shared.leave()
 
     @property
     def is_orphan(self) -> bool:

@@ -173,8 +173,11 @@ def test_what_cannot_be_ended_is_named(project: Project) -> None:
 def test_workers_whose_controller_was_killed_clean_up(
     project: Project, slow_core: FakeCore, way: tuple[str, ...]
 ) -> None:
-    with Running(project, "tasks", *way) as pytest_:
+    temporary = project.path / "tmp"
+    temporary.mkdir()
+    with Running(project, "tasks", *way, env={"TMPDIR": str(temporary)}) as pytest_:
         until(lambda: in_flight(slow_core) == IN_FLIGHT[way] and len(rows(project)) == QUICK, "rollouts in flight")
+        assert list(temporary.iterdir())
         workers = pytest_.workers
         pytest_.signal(signal.SIGKILL)
         pytest_.end()
@@ -183,6 +186,7 @@ def test_workers_whose_controller_was_killed_clean_up(
         said = pytest_.text
     assert "cannot send" not in said, said
     assert "INTERNALERROR" not in said, said
+    assert list(temporary.iterdir()) == []
     assert statuses(project) == {"completed": QUICK, "cancelled": IN_FLIGHT[way]}
     assert all(session.deleted for session in slow_core.sessions.values())
 
@@ -218,12 +222,61 @@ def test_sigterm_while_another_test_runs(project: Project, slow_core: FakeCore) 
     assert all(session.deleted for session in slow_core.sessions.values())
 
 
-@pytest.mark.slow
-def test_a_worker_that_is_busy_with_another_test_holds_up_nobody(project: Project, slow_core: FakeCore) -> None:
-    hook = "def test_long():\n    Path(__file__).with_name('here').touch()\n    time.sleep(100)\n"
-    project.write("tests/test_long.py", f"import time\nfrom pathlib import Path\n\n{hook}")
+LONG = """
+import time
+from pathlib import Path
+import pytest
+
+HERE = Path(__file__)
+
+@pytest.fixture(scope="session")
+def resource():
+    yield
+    HERE.with_name("tidied").touch()
+
+def test_long(resource):
+    HERE.with_name("here").touch()
+    time.sleep(100)
+
+def test_of_the_other_worker():
+    pass
+
+def test_next():
+    HERE.with_name("next").touch()
+"""
+
+
+@pytest.mark.parametrize(("number", "group"), KINDS)
+@pytest.mark.parametrize("way", [pytest.param(ONE_EACH, id="one-each"), pytest.param(SHARDED, id="sharded")])
+def test_a_worker_that_is_busy_with_another_test_holds_up_nobody(
+    project: Project, slow_core: FakeCore, number: signal.Signals, group: bool, way: tuple[str, ...]
+) -> None:
+    """It is interrupted as it would be without workers: told as nothing, and its fixtures end."""
+    test = project.write("tests/test_long.py", LONG)
+    waiting = 20 if way is SHARDED else 1
+    with Running(project, "tests", "tasks", *way) as pytest_:
+        until(lambda: in_flight(slow_core) == waiting and test.with_name("here").exists(), "all at work")
+        done = len(rows(project))
+        pytest_.signal(number, group=group)
+        ended = pytest_.end()
+    check(project, ended, count=40)
+    assert f"stopped by {number.name}" in ended.text
+    assert "crashed" not in ended.text, ended.text
+    assert test.with_name("tidied").exists()
+    assert not test.with_name("next").exists()
+    assert statuses(project) == {"completed": done, "cancelled": waiting}
+    assert "left behind" not in ended.text, ended.text
+    assert all(session.deleted for session in slow_core.sessions.values())
+
+
+def test_a_test_that_lets_nothing_end_it_ends_with_its_worker(project: Project, slow_core: FakeCore) -> None:
+    stubborn = (
+        "    while True:\n        try:\n            time.sleep(100)\n        except BaseException:\n            pass\n"
+    )
+    hook = f"def test_long():\n    Path(__file__).with_name('here').touch()\n{stubborn}"
+    test = project.write("tests/test_long.py", f"import time\nfrom pathlib import Path\n\n{hook}")
     with Running(project, "tests", "tasks", *SHARDED) as pytest_:
-        until(lambda: in_flight(slow_core) == 20 and (project.path / "tests/here").exists(), "all at work")
+        until(lambda: in_flight(slow_core) == 20 and test.with_name("here").exists(), "all at work")
         pytest_.signal(signal.SIGTERM)
         ended = pytest_.end()
     assert ended.code == 2, ended.text

@@ -52,6 +52,18 @@ def test_every_way_to_distribute(six: Project, core: FakeCore, way: tuple[str, .
     assert len(core.sessions) == 6
 
 
+@pytest.mark.parametrize("way", [(), ("-n", "2"), SHARDED], ids=" ".join)
+def test_without_pytests_terminal(six: Project, core: FakeCore, way: tuple[str, ...]) -> None:
+    first = six.run_apart("tasks", "-p", "no:terminal", *way)
+    [path] = six.results
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
+    again = six.run_apart("tasks", "-p", "no:terminal", "--rollout-resume", str(path), "--rollout-report", "r.md", *way)
+    assert (first.ret, again.ret) == (1, 1)
+    assert text_of(first) == text_of(again) == ""
+    assert len(rows(six)) == 3
+    assert "3 rollouts: 3 tasks, 1 sample each" in (six.path / "r.md").read_text()
+
+
 def test_a_group_is_part_of_no_rollouts_id(six: Project, core: FakeCore) -> None:
     hook = "item.add_marker(pytest.mark.xdist_group('one'))"
     six.write(
