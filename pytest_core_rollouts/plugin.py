@@ -93,6 +93,15 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not asked.are_asked(config):
+        return
+    from pytest_core_rollouts.collecting import collect
+
+    collect.keep_one_of_each(config, items)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if not asked.are_asked(item.config):
         return

@@ -246,6 +246,20 @@ class RolloutItem(pytest.Item):
         return Path(safe_name(str(self.path))), 0, f"{self.task.id} {self.name}"
 
 
+def keep_one_of_each(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --keep-duplicates a task that is named twice is collected twice, but a rollout runs once."""
+    seen: set[str] = set()
+    kept: list[pytest.Item] = []
+    repeated: list[pytest.Item] = []
+    for item in items:
+        again = isinstance(item, RolloutItem) and item.nodeid in seen
+        (repeated if again else kept).append(item)
+        seen.add(item.nodeid)
+    if repeated:
+        config.hook.pytest_deselected(items=repeated)
+        items[:] = kept
+
+
 def expected_to_fail(reason: str) -> pytest.MarkDecorator:
     """An xfail that a wrong answer meets and a fault does not, and that a lucky sample does not turn red."""
     return pytest.mark.xfail(reason=reason, raises=WrongAnswer, strict=False)

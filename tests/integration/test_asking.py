@@ -47,6 +47,15 @@ def test_what_is_collected(mixed: Project, args: tuple[str, ...], expected: list
     assert node_ids(mixed.run("--collect-only", "-q", *args)) == expected
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_what_is_named_twice_runs_once(mixed: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+    result = mixed.run("--keep-duplicates", "tests", "tests", "tasks/a", "tasks/a", *workers)
+    assert outcomes(result)["passed"] == 5, text_of(result)  # other tests are pytest's business
+    assert result.ret == 0
+    assert [record["task"] for record in mixed.records] == ["a"]
+    assert len(core.sessions) == 1
+
+
 def test_an_option_without_a_path_runs_the_tasks_and_nothing_else(mixed: Project, core: FakeCore) -> None:
     assert outcomes(mixed.run("--harness", "codex", "--samples", "2")) == {"passed": 4}
     assert len(core.sessions) == 4
