@@ -276,7 +276,8 @@ def append(
 
     Without `sync` it is only the system's by then: for rows that can be made again for nothing.
 
-    Raises RecordsError when the row could not be written whole; the file then ends where it ended before.
+    Raises RecordsError when the row could not be written whole, and the file then ends where it ended before; or when
+    the disk would not take what was written.
     """
     line = record.to_line(masks, items=items)
     with _explained(path):
@@ -286,11 +287,12 @@ def append(
             end = _mend_tail(path, fd)
             try:
                 _write(fd, line)
-                if sync:
-                    os.fsync(fd)
             except OSError:
                 os.ftruncate(fd, end)
                 raise
+            if sync:
+                fcntl.flock(fd, fcntl.LOCK_UN)  # while the disk takes this row, others may write theirs
+                os.fsync(fd)
         finally:
             os.close(fd)
 

@@ -1,8 +1,8 @@
 """One rollout's life: create the Session, wait for its Turn, fetch the answer, grade it, keep it, delete the Session.
 
 `RolloutRunner.run` never raises for what can go wrong with one rollout: it returns a record that says so. The record
-goes to `save` before the Session is deleted, so that a crash in between leaves a Session to sweep and never a result
-to pay for twice. What `save` itself raises (a full disk) ends the run.
+goes to `save`, in a thread, before the Session is deleted, so that a crash in between leaves a Session to sweep and
+never a result to pay for twice. What `save` itself raises (a full disk) ends the run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -83,6 +84,7 @@ class RolloutRunner:
 
     grade: Grader
     save: Callable[[RolloutRecord], None]
+    """Called in a thread of its own, several at a time."""
     graders: Graders = field(default_factory=Graders)
     model_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     keep_items: bool = True
@@ -167,6 +169,7 @@ class _Attempt:
         self.warnings: list[str] = []
         self.ending = _End("cancelled", None, INTERRUPTED)
         self.outcome: Outcome | None = None
+        self.keeping: asyncio.Future[None] | None = None
 
     async def run(self) -> Outcome | None:
         """The outcome; None where another attempt is to be made instead, because of how this one ended."""
@@ -178,7 +181,9 @@ class _Attempt:
                 await self._keep_or_tell()
             await self._delete()
         except asyncio.CancelledError:  # the time is over: what is known is kept, without another request
-            if self.outcome is None:
+            if self.keeping is not None:  # it came too late: the row is being written, and there is one
+                await _settled(self.keeping)
+            elif self.outcome is None:
                 self._keep(_End("cancelled", None, INTERRUPTED))
             self._left_behind("the run was interrupted before it was deleted")
         finally:
@@ -194,11 +199,16 @@ class _Attempt:
     async def _keep_or_tell(self) -> None:
         """Keep the record. Where it can't be, a Session that has a result stays: whoever resumes finds it there."""
         try:
-            self._keep(self.ending)
+            await self._keep_aside(self.ending)
         except Exception:
             if self.ending.reward is None:
                 await self._delete()
             raise
+
+    async def _keep_aside(self, ending: _End) -> None:
+        """Keep the record, in a thread: what a slow disk takes its time for is not to hold up the other rollouts."""
+        self.keeping = asyncio.ensure_future(asyncio.to_thread(self._keep, ending))
+        await asyncio.shield(self.keeping)
 
     def _keep(self, ending: _End) -> None:
         progress, keep_files = self.progress, self.runner.keep_files
@@ -352,6 +362,14 @@ class _Attempt:
         rollout_id, session_id = self.progress.rollout.rollout_id, self.progress.session_id
         if session_id is not None:
             self.warnings.append(f"Session {session_id} of {rollout_id} is left behind: {why}")
+
+
+async def _settled(work: asyncio.Future[None]) -> None:
+    """Wait for what must come to its end, however often this task is cancelled. Raises what it raised."""
+    while not work.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({work})
+    work.result()
 
 
 def _located(error: Exception) -> str:

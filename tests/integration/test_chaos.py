@@ -23,14 +23,14 @@ from tests.integration.running import Running
 IMPATIENT = """
 import functools
 from pytest_core_rollouts.rollout import pulse
-from pytest_core_rollouts.running import run
+from pytest_core_rollouts.running import core_access, engines, run
 from pytest_core_rollouts.agents_api import Client, RetryPolicy
 from pytest_core_rollouts.rollout import Limits
 
 PAUSES = {"first_pause": 0.05, "longest_pause": 0.5}
 POLICY = RetryPolicy(patience=20, read_timeout=1.5, try_timeout=3, stream_silence=3, **PAUSES)
-run.Run.connect = lambda self: Client(self.core.base_url, self.core.api_key, retry=POLICY)
-run.RolloutRunner = functools.partial(run.RolloutRunner, limits=Limits(cancel=2, delete=3, unanswered=3))
+core_access.CoreAccess.connect = lambda self: Client(self.base_url, self.api_key, retry=POLICY)
+engines.RolloutRunner = functools.partial(engines.RolloutRunner, limits=Limits(cancel=2, delete=3, unanswered=3))
 run.Pressure = functools.partial(run.Pressure, first_pause=0.3, longest_pause=1.0)
 pulse.PAUSE_SILENT = 0.5
 """

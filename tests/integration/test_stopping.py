@@ -29,7 +29,7 @@ def test_an_interrupted_run_is_no_success(
         ended = pytest_.end()
     assert ended.code == 2, ended.text
     assert statuses(project)["completed"] == 3
-    assert re.search(r"\| default +\| +3/[78] \|", ended.text), ended.text
+    assert re.search(r"\| default +\| +3/3 \|", ended.text), ended.text
     assert "to finish: pytest tasks" in ended.text
     if gate[-1:] == ("mean>=0.5",):
         verdict = next(line for line in ended.text.splitlines() if "mean>=0.5" in line and "pytest" not in line)
