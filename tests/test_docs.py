@@ -47,6 +47,7 @@ NOT_RUN = {
     "pytest tasks --core embedded --harness codex": "needs a model's server; integration/test_real_agents.py has one",
     "pytest tasks --core embedded --rollout-agent": "the same",
     "--rollout-model-params": "an option alone",
+    "python examples/grpo_bandit.py": "needs a clone; test_docs_training.py and tests/examples/ run it",
 }
 """How commands begin that are not run, and why."""
 
@@ -193,6 +194,16 @@ def test_the_readme_s_first_command_in_a_fresh_checkout(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert not unlike(first.output, done.stdout), done.stdout
+
+
+def test_the_examples_run_as_their_page_says(reader: Reader) -> None:
+    shutil.copytree(ROOT / "examples", reader.folder / "examples")
+    [steps] = blocks((ROOT / "examples" / "README.md").read_text(encoding="utf-8"))
+    printed = [reader.run(command) for command in steps.commands]
+    assert len(printed) == 3
+    assert "2 passed" in printed[0]
+    assert "5 unsolved" in printed[1]
+    assert "7 tasks checked: 0 errors" in printed[2]
 
 
 def test_the_readme_s_test_command_is_the_one_that_ci_runs() -> None:

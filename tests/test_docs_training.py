@@ -127,7 +127,7 @@ def fields(what: str) -> list[str]:
 @pytest.mark.slow
 def test_what_needs_codex(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "examples")
-    from policy_server import Policy, PolicyServer  # type: ignore[import-not-found]
+    from policy_server import Policy, PolicyServer
 
     collect, tokens, loop, tokens_of_loop = commands(real=True)
     shell.env.pop("OPENAI_BASE_URL")

@@ -28,7 +28,7 @@ def examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def train(out: Path, *arguments: str) -> tuple[Any, list[RolloutRecord]]:
     """The policy's server after training, and the rows."""
-    import grpo_bandit  # type: ignore[import-not-found]
+    import grpo_bandit
 
     server = grpo_bandit.train(grpo_bandit.parse_arguments([*arguments, "--out", str(out)]))
     return server, list(read_records(out))
@@ -92,7 +92,7 @@ def test_codex_gives_the_same_rewards(tmp_path: Path) -> None:
 
 
 def test_an_update_makes_what_was_good_more_likely() -> None:
-    from policy_server import Policy  # type: ignore[import-not-found]
+    from policy_server import Policy
 
     policy = Policy(["riddle-a"], ["x", "y"])
     chosen = policy.act("run.riddle-a.agent.0", "riddle-a")
