@@ -279,6 +279,28 @@ def test_workflows_are_yaml_and_run_what_is_there() -> None:
     assert json.dumps([yaml.safe_load(workflow) for workflow in workflows], default=str).count("pytest tasks") == 5
 
 
+def test_what_workflows_run_passes_in_the_page_s_order(reader: Reader) -> None:
+    """All that begins with pytest: the rest installs, or asks GitHub for files."""
+    reader.write_task("total")
+    text = (ROOT / "docs" / "ci.md").read_text()
+    commands = [line for block in blocks(text) if block.language == "yaml" for line in said(yaml.safe_load(block.text))]
+    chosen = [command for command in commands if command.startswith("pytest ")]
+    assert len(chosen) == 5
+    for command in chosen:
+        reader.type(command)
+    for name in ("pr.jsonl", "junit.xml", "main.jsonl", "main.html", "rollouts.jsonl", "rollouts.md"):
+        assert (reader.folder / "results" / name).stat().st_size > 0
+
+
+def said(workflow: object) -> Iterator[str]:
+    """Every text in a workflow."""
+    if isinstance(workflow, str):
+        yield workflow.strip()
+    elif isinstance(workflow, (dict, list)):
+        for part in workflow.values() if isinstance(workflow, dict) else workflow:
+            yield from said(part)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_programs_compile(page: Path) -> None:
     for block in blocks(page.read_text(encoding="utf-8")):
