@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 
 from pytest_core_rollouts.grading import Answer, Grade, Reason
 from pytest_core_rollouts.tasks import Task, TaskError, load_task
-from pytest_core_rollouts.tasks.own_graders import as_grade
+from pytest_core_rollouts.tasks.own_graders import as_grade, load_grader
 
 ROLLOUT = object()
 
@@ -23,6 +24,13 @@ def task_with(folder: Path, grader: str, expected: str | None = None) -> Task:
     if expected is not None:
         (folder / "expected.json").write_text(expected)
     return load_task(folder, folder.name)
+
+
+def test_a_grader_may_lie_in_a_folder_of_any_name(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    folder.mkdir()
+    (folder / "grader.py").write_text("def grade(): return 1")
+    assert load_grader(folder / "grader.py").grade(None, Answer(), None) == Grade(1.0)
 
 
 # What it gets, by name

@@ -15,6 +15,7 @@ from pytest_core_rollouts.checking.checks import Finding
 from pytest_core_rollouts.collecting.collect import RolloutItem
 from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.matrix import Agent, Rollout
+from pytest_core_rollouts.task_folders import utf8_name
 from pytest_core_rollouts.tasks import Network, Task
 from pytest_core_rollouts.tasks.own_graders import as_grade
 
@@ -56,7 +57,7 @@ class Collected:
 
 def collect_tasks(wanted: Sequence[str]) -> Collected:
     paths = [name for name in wanted if Path(name).exists()]
-    ids = [name for name in wanted if name not in paths]
+    ids = [utf8_name(name) for name in wanted if name not in paths]
     collected = Collected()
     arguments = ["--collect-only", "-o", "addopts=", "-p", "no:cacheprovider", "--rollout-harness", "default"]
     arguments += ["--rollout-samples", "1", *(paths if not ids else ())]

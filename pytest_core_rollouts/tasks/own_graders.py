@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -54,9 +55,8 @@ class OwnGrader:
             return self._functions[0]
 
     def _run(self) -> Callable[..., Any]:
-        module = ModuleType(
-            f"rollout_grader_{self.sha256[:12]}_{hashlib.sha256(str(self.path).encode()).hexdigest()[:12]}"
-        )
+        place = hashlib.sha256(os.fsencode(self.path)).hexdigest()
+        module = ModuleType(f"rollout_grader_{self.sha256[:12]}_{place[:12]}")
         module.__file__ = str(self.path)
         sys.modules[module.__name__] = module  # dataclasses and pickle look a class's module up
         try:

@@ -54,6 +54,13 @@ def test_a_sound_task_passes(sound: Project) -> None:
     assert not list(sound.path.rglob(".pytest_cache"))
 
 
+def test_a_task_is_found_by_its_id_in_a_locale_without_utf8(sound: Project) -> None:
+    task(sound, "sums/café")
+    done = call(sound.path, "check", "sums/café", env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert done.stderr == "1 task checked: 0 errors, 0 warnings\n"
+
+
 def test_findings_are_told_as_a_linter_does(sound: Project) -> None:
     sound.write("tasks/sums/a/instruction.md", "Add up `data.csv`: 100%, all of it.\n")
     done = call(sound.path, "check", "--core", "none")

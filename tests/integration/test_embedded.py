@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -107,6 +108,48 @@ def test_a_solution_that_fails_is_not_a_wrong_answer_of_an_agent(project: Projec
     [row] = project.records
     assert row["reward"] is None
     assert "3" in row["error"]
+
+
+def test_an_answer_of_an_agent_that_goes_on_past_its_limit_is_none(project: Project) -> None:
+    project.task("sum")
+    write = "mkdir -p outputs; echo '{\"x\": 1}' > outputs/answer.json\n"
+    project.write("tasks/sum/solution/solve.sh", f"{write}sleep 600\n")
+    result = project.run_apart("--core", "embedded", "--rollout-timeout", "3")
+    assert outcomes(result) == {"failed": 1}, text_of(result)
+    [row] = project.records
+    assert (row["status"], row["reward"], row["answer"]) == ("timeout", 0.0, None)
+    assert table(result)[2].split("|")[2].strip() == "1/1"
+
+
+def test_every_kind_of_file_arrives_byte_for_byte(project: Project) -> None:
+    contents = {
+        "all.bin": bytes(range(256)),
+        "data.sqlite": b"SQLite format 3\0" + os.urandom(500),
+        "lines.txt": b"a\r\nb\n\r",
+        "empty.txt": b"",
+        ".env": b"A=1",
+        ".git/HEAD": b"ref: x",
+        "deep/é.txt": "é".encode(),
+    }
+    digests = {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
+    for name, yaml in (("single", None), ("packed", "pack: true")):
+        project.task(name, expected=digests, yaml=yaml)
+        for path, content in contents.items():
+            project.write(f"tasks/{name}/files/{path}", content)
+        project.write(f"tasks/{name}/solution/solve.sh", DIGESTS)
+    result = project.run_apart("--core", "embedded")
+    assert outcomes(result) == {"passed": 2}, text_of(result)
+
+
+DIGESTS = """python3 - <<'END'
+import hashlib, json, os
+from pathlib import Path
+
+found = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in Path().rglob("*") if path.is_file()}
+os.mkdir("outputs")
+Path("outputs/answer.json").write_text(json.dumps(found))
+END
+"""
 
 
 @pytest.fixture

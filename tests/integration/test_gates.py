@@ -93,6 +93,25 @@ def test_an_interrupted_run_stays_2(project: Project, core: FakeCore) -> None:
     assert result.ret == 2, text_of(result)
 
 
+@pytest.mark.parametrize("workers", [(), ("-n2",)])
+def test_a_collection_error_stays_red(project: Project, workers: tuple[str, ...]) -> None:
+    for name in "abc":
+        project.task(name)
+    project.task("bad", expected=[])
+    args = ("tasks", "--rollout-gate", "mean>=0", *workers)
+    result = project.run_apart(*args, "--continue-on-collection-errors")
+    assert result.ret == 1
+    assert gate_lines(result) == ["gate mean>=0: passed: 1.000 >= 0"]
+    assert outcomes(result) == {"errors": 1, "solved": 3}
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)])
+def test_an_internal_error_stays_3(project: Project, workers: tuple[str, ...]) -> None:
+    project.task("a")
+    project.write("conftest.py", "def pytest_runtest_logfinish(nodeid):\n    raise RuntimeError(nodeid)\n")
+    assert project.run_apart("tasks", "--rollout-gate", "mean>=0", *workers).ret == 3
+
+
 def _creates(request: Request) -> bool:
     return request.method == "POST" and request.path.endswith("/sessions")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -28,6 +29,18 @@ def test_one_file_of_its_own_for_each_run(project: Project, workers: tuple[str, 
     shown = [line for line in result.outlines if last.name in line]
     assert shown[0] == f"rollouts: run {last.stem}, results in runs/{last.name}"
     assert shown[-1] == f"runs/{last.name}"
+
+
+@pytest.mark.parametrize("zone", ["Asia/Kolkata", "<-11>11"])
+def test_times_are_utc_wherever_a_run_is(project: Project, zone: str) -> None:
+    project.task()
+    before = datetime.now(timezone.utc) - timedelta(seconds=1)
+    project.run_apart("tasks", env={"TZ": zone})
+    [row] = project.records
+    assert row["started_at"].endswith("+00:00")
+    assert before < datetime.fromisoformat(row["started_at"]) < datetime.now(timezone.utc)
+    named = datetime.strptime(row["run_id"][:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+    assert before - timedelta(seconds=1) < named < datetime.now(timezone.utc)
 
 
 def test_an_existing_file_is_appended_to_and_the_table_covers_this_run(project: Project, core: FakeCore) -> None:

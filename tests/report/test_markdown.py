@@ -155,7 +155,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_text_of_others_stays_in_its_cell_and_does_nothing(name: str) -> None:
-    rows = [*run({"A": (1.0, None), name: (0.0, 1.0)}, harness=name, model=name, agent={"name": name})]
+    rows = [*run({"A": (1.0, None), name: (0.0, 1.0)}, harness=name, model=name, agent={"name": name}, error=name)]
     for text in (markdown(summarize(rows)), terminal(summarize(rows))):
         assert text.encode()  # no lone surrogate
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u200b\u202a-\u202e\u2066-\u2069\ufeff]", text)
