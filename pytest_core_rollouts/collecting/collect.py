@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from pytest_core_rollouts.tasks import Task, TaskError, load_task
 
 ids_key = pytest.StashKey[dict[str, Path]]()
 tags_key = pytest.StashKey[set[str]]()
+UNFIT = ("[", "::", "\\")
+"""In the path of a task they would keep pytest from selecting it, and `--lf` from running it again."""
 CollectorT = TypeVar("CollectorT", "TaskDirectory", "TaskFile")
 run_key = pytest.StashKey["ResultSource"]()
 
@@ -130,6 +133,9 @@ class TaskFile(TaskCollector):
         name = task_id(folder, settings.roots, self.config.rootpath)
         if settings.tasks and name not in settings.tasks:
             return
+        path = os.path.relpath(folder, self.config.rootpath)
+        if found := [mark for mark in UNFIT if mark in path]:
+            raise self.CollectError(f"{folder}: pytest can't select what has {found[0]} in its path; rename it")
         try:
             task = load_task(folder, name)
         except TaskError as error:

@@ -132,6 +132,14 @@ def test_lf_runs_exactly_what_failed(two: Project, core: FakeCore, workers: tupl
     assert [(session.metadata["task"], session.metadata["sample"]) for session in again] == [("sales", "1")] * 2
 
 
+@pytest.mark.parametrize("name", ["a[b]", "a::b", "a\\x41", "in[x]/a"])
+def test_a_path_that_pytest_could_not_select_is_an_error(two: Project, core: FakeCore, name: str) -> None:
+    folder = two.task(name)
+    result = two.run("tasks", "--continue-on-collection-errors")
+    assert outcomes(result) == {"passed": 2, "errors": 1}, text_of(result)
+    assert f"{folder}: pytest can't select what has " in text_of(result)
+
+
 def test_tags_are_markers_even_when_markers_are_strict(two: Project) -> None:
     two.ini("addopts = --strict-markers")
     assert listed(two, "tasks", "-m", "security") == ["tasks/logins::default-default-0"]
