@@ -48,9 +48,6 @@ class RolloutFault(pytest.fail.Exception):  # type: ignore[name-defined,misc]  #
         super().__init__(message, pytrace=False)
 
 
-RolloutFault.__module__ = "builtins"  # pytest's one-line summary begins with the type; its module would fill the line
-
-
 # ---- which folders are tasks
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.collecting import task_sources
-from pytest_core_rollouts.collecting.collect import RolloutItem, run_key
+from pytest_core_rollouts.collecting.collect import RolloutFault, RolloutItem, run_key
 from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
 from pytest_core_rollouts.collecting.unasked import shown
 from pytest_core_rollouts.options.settings import Settings, read_settings, settings_key
@@ -99,6 +99,13 @@ def outcome_lines(terminal: pytest.TerminalReporter) -> Iterator[str]:
             yield f"{category.upper()} {report.nodeid} - {reward}"
 
 
+class Account(str):
+    """Why a rollout failed. Within a line, as in pytest's summary on CI and under -vv, it is its first line alone."""
+
+    def __format__(self, spec: str) -> str:
+        return format(self.partition("\n")[0], spec)
+
+
 class SessionPlugin:
     """The hooks of a session that runs rollouts; registered only when rollouts were asked for."""
 
@@ -166,6 +173,8 @@ class SessionPlugin:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
+        if call.excinfo is not None and isinstance(call.excinfo.value, RolloutFault):
+            report.longrepr = str(call.excinfo.value)
         if isinstance(item, RolloutItem):
             self._mask(report)
         if isinstance(item, RolloutItem) and item.outcome is not None and report.when != "teardown":
@@ -210,9 +219,12 @@ class SessionPlugin:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
+        named = self.node_ids.read(report.nodeid)
+        if named is not None and isinstance(report.longrepr, str) and not self.run.is_worker:
+            report.longrepr = Account(report.longrepr)
         with self._aside(report.nodeid):
             result = yield
-        if (named := self.node_ids.read(report.nodeid)) is not None:
+        if named is not None:
             self._note(named, report)
         return result
 

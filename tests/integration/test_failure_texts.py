@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.fake_core import FakeCore, Fault, Script
-from tests.integration.conftest import Project, outcomes, text_of
+from tests.integration.conftest import WRONG, Project, outcomes, text_of
 
 EXPECTED = {"north": 10, "rows": [1, 2, 3], "name": "canary-5c1d", "gone": True}
 ANSWER = {"north": 11, "rows": [1, 5], "name": "canary-5c1d", "extra": 0}
@@ -178,3 +178,31 @@ def test_settings_name_files_in_a_locale_without_utf8(project: Project) -> None:
     rows = [json.loads(line) for line in (project.path / "zeilen/ü.jsonl").read_bytes().splitlines()]
     assert [(row["task"], row["agent"]["name"]) for row in rows] == [("übung", "é")] * 2
     assert rows[0]["agent"] == rows[1]["agent"]
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("verbosity", ["on CI", "-vv"])
+def test_an_account_is_told_once(
+    project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...], verbosity: str
+) -> None:
+    """pytest's short summary holds whole messages there: of ours the first line."""
+    if verbosity == "on CI":
+        monkeypatch.setenv("CI", "true")
+    core.script = lambda body: Script(turn_status="failed") if body["metadata"]["task"] == "b" else Script(answer=WRONG)
+    project.task("a")
+    project.task("b")
+    result = project.run(
+        "tasks",
+        "--rollout-retries",
+        "0",
+        *workers,
+        *([verbosity] if verbosity == "-vv" else []),
+        "--junitxml=junit.xml",
+    )
+    summary = text_of(result).partition("short test summary info")[2].partition("= rollouts")[0].splitlines()[1:-1]
+    assert sorted(line.partition(": internal")[0] for line in summary) == [
+        "ERROR tasks/b/instruction.md::default-default-0 - failed, no reward: the Turn failed",
+        "FAILED tasks/a/instruction.md::default-default-0 - reward 0 (completed)",
+    ], summary
+    assert text_of(result).count("    expected 1") == 1, text_of(result)
+    assert "expected 1" in (project.path / "junit.xml").read_text()
