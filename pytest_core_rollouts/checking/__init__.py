@@ -2,18 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_core_rollouts.checking.checks import (
-    UNFINISHED,
-    Finding,
-    Soundness,
-    silenced,
-    within,
-)
+from pytest_core_rollouts.checking.checks import Finding, Soundness, silenced, within
 
-__all__ = [
-    "UNFINISHED",
-    "Finding",
-    "Soundness",
-    "silenced",
-    "within",
-]
+__all__ = ["Finding", "Soundness", "silenced", "within"]

@@ -17,11 +17,9 @@ from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.grading.comparing import render_path, size
 from pytest_core_rollouts.report.cells import reward_text
 from pytest_core_rollouts.tasks import Task
-from pytest_core_rollouts.tasks.findings import WARNINGS
+from pytest_core_rollouts.tasks.findings import UNFINISHED, WARNINGS
 
 ANSWER: Final = "/workspace/outputs/answer.json"
-UNFINISHED: Final = "TODO(new-task)"
-"""Stands in a scaffold where something is still to be written."""
 GRADE_SECONDS: Final = 60.0
 SHOWN: Final = 5
 """Places of one finding that are listed for a task."""

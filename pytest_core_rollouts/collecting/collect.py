@@ -16,6 +16,7 @@ from pytest_core_rollouts.options.settings import Settings, settings_key
 from pytest_core_rollouts.rollout import Outcome
 from pytest_core_rollouts.task_folders import is_task_folder, leads_back, safe_name, task_id
 from pytest_core_rollouts.tasks import Task, TaskError, load_task
+from pytest_core_rollouts.tasks.findings import UNFINISHED
 
 ids_key = pytest.StashKey[dict[str, Path]]()
 tags_key = pytest.StashKey[set[str]]()
@@ -137,6 +138,9 @@ class TaskFile(TaskCollector):
             task = load_task(folder, name)
         except TaskError as error:
             raise self.CollectError(printable(str(error), MESSAGE)) from None
+        if run_key in self.config.stash and UNFINISHED in f"{task.instruction}{task.expected}":
+            told = f"see python -m pytest_core_rollouts check {name}"
+            raise self.CollectError(f"{folder}: is still to be written, as {UNFINISHED} in it says; {told}")
         yield from self.items_of(task, folder)
 
 

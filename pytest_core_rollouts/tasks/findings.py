@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+UNFINISHED: Final = "TODO(new-task)"
+"""Stands in a scaffold where something is still to be written."""
+
 FINDINGS: Final = {
     "load": "the task can't be loaded",
     "unfinished": "a part of the scaffold is still to be written",

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Project
+from tests.fake_core import FakeCore
+from tests.integration.conftest import Project, outcomes, text_of
 
 pytestmark = pytest.mark.slow
 
@@ -146,7 +147,7 @@ def test_hooks_and_tasks_made_in_code_are_checked_too(sound: Project) -> None:
     assert line.startswith("made/1: error: earns 1: an answer that is missing, an empty object, n left out")
 
 
-def test_a_scaffold_passes_after_three_edits(project: Project) -> None:
+def test_a_scaffold_passes_after_three_edits(project: Project, core: FakeCore) -> None:
     project.ini()
     made = call(project.path, "new-task", "sql/sums")
     assert made.returncode == 0, made.stderr
@@ -155,6 +156,12 @@ def test_a_scaffold_passes_after_three_edits(project: Project) -> None:
     before = call(project.path, "check", "sql/sums")
     assert before.returncode == 1
     assert before.stdout.count("[unfinished]") == 3
+    for workers in ([], ["-n", "1"]):
+        run = project.run("tasks", "--harness", "codex", *workers)
+        assert outcomes(run) == {"errors": 1}, text_of(run)
+        assert "is still to be written, as TODO(new-task) in it says; see python -m pytest" in text_of(run)
+    assert not core.requests
+    assert project.run("tasks", "--harness", "codex", "--collect-only").ret == 0
     instruction = (folder / "instruction.md").read_text()
     instruction = instruction.replace("TODO(new-task): say what is to be found out from", "Add up the amounts in")
     (folder / "instruction.md").write_text(instruction.replace("TODO(new-task): what it is", "their sum"))
