@@ -44,14 +44,21 @@ class Client:
     `server_ahead` seconds by which the server's clock is ahead of ours, as its last answer said; else 0
 
     The owner resets them between rollouts. `retry` may be replaced at any time. A JSON answer over `max_json_bytes`
-    is not read.
+    is not read. `proven` tells whether this server has answered others as a Core does: until it has, what is no answer
+    of a Core's means that there is none, which stops a run.
 
     Raises ValueError for a base URL or key that cannot work; every method raises AgentsAPIError. A cancelled call
     ends at once.
     """
 
     def __init__(
-        self, base_url: str, api_key: str, *, retry: RetryPolicy | None = None, max_json_bytes: int = MAX_JSON_BYTES
+        self,
+        base_url: str,
+        api_key: str,
+        *,
+        retry: RetryPolicy | None = None,
+        max_json_bytes: int = MAX_JSON_BYTES,
+        proven: Callable[[], bool] = lambda: False,
     ) -> None:
         from .transport import Transport  # httpx costs 90 ms, and most pytest runs never make a call
 
@@ -64,7 +71,7 @@ class Client:
         self.trouble: AgentsAPIError | None = None
         self.server_ahead = 0.0
         self.bytes_read = 0
-        self._transport = Transport(self.base_url, _checked_key(api_key), lambda: self.retry, max_json_bytes)
+        self._transport = Transport(self.base_url, _checked_key(api_key), lambda: self.retry, max_json_bytes, proven)
 
     def __repr__(self) -> str:
         return f"Client({self.base_url!r})"
@@ -202,10 +209,10 @@ class Client:
         try:
             value = await retrying(self.retry, self, attempt)
         except InvalidResponse as fault:
-            if call.is_collection and not self._transport.proven:
+            if call.is_collection and not self._transport.is_proven:
                 raise no_core(call, self.base_url, fault.problem, fault.request_id) from None
             raise
-        self._transport.proven = True
+        self._transport.has_answered = True
         return value
 
     async def _send(self, call: Call) -> Reply:

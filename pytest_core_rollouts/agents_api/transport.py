@@ -44,9 +44,17 @@ _BROKEN = (
 class Transport:
     """Two connections to one server: one for calls, one for an event stream."""
 
-    def __init__(self, base_url: str, api_key: str, policy: Callable[[], RetryPolicy], max_bytes: int) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str,
+        policy: Callable[[], RetryPolicy],
+        max_bytes: int,
+        proven: Callable[[], bool],
+    ) -> None:
         self.base_url = base_url
-        self.proven = False  # has this server answered as a Core does?
+        self.has_answered = False
+        self._proven = proven
         self._policy = policy
         self._max_bytes = max_bytes
         self._key = api_key
@@ -61,6 +69,11 @@ class Transport:
         proxy = proxy_for(base_url)
         self._via = f" through the proxy {shown_proxy(proxy)} that the environment names" if proxy else ""
         self._http = _open(proxy, tls=base_url.startswith("https:"))
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether this server has answered as a Core does, here or to others."""
+        return self.has_answered or self._proven()
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -159,7 +172,7 @@ class Transport:
 
     def _judged(self, call: Call, reply: Reply) -> Reply:
         if reply.status >= 300:
-            raise refusal(call, reply, self.base_url, proven=self.proven, via=self._via, secret=self._key)
+            raise refusal(call, reply, self.base_url, proven=self.is_proven, via=self._via, secret=self._key)
         return reply
 
     @asynccontextmanager

@@ -228,7 +228,7 @@ class Engine:
     def _connect(self) -> Client:
         from pytest_core_rollouts.agents_api import Client
 
-        return Client(self._base_url, self._api_key)
+        return Client(self._base_url, self._api_key, proven=lambda: self._runner.pressure.has_made)
 
     async def _run_job(self, client: Client, job: _Job, stop: Stop) -> None:
         if job.run.is_over:

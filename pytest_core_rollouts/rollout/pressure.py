@@ -94,6 +94,11 @@ class Pressure:
         """Whether one more attempt may start beside those that have."""
         return self.admits(len(self._clients))
 
+    @property
+    def has_made(self) -> bool:
+        """Whether the Core has made a Session at all."""
+        return self._made != -UNTHROTTLED
+
     def made_since(self, moment: float) -> bool:
         """Whether the Core has made a Session since then, for whomever."""
         return self._made >= moment

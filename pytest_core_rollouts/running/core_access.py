@@ -28,6 +28,8 @@ class CoreAccess:
         self.api_key = api_key or settings.core_key
         self.reached = False
         """Whether a Core that is not ours answered: Sessions may have been made there."""
+        self._told = base_url is not None
+        """Whether this is a worker, whose controller has reached it."""
         self._embedded: EmbeddedCore | None = None
 
     def reserve(self) -> None:
@@ -69,7 +71,8 @@ class CoreAccess:
 
         assert self.base_url is not None, "a run without a Core is refused"
         assert self.api_key is not None, "a run without a key is refused"
-        return Client(self.base_url, self.api_key, retry=RetryPolicy(refused_is_final=self.settings.embedded))
+        policy = RetryPolicy(refused_is_final=self.settings.embedded)
+        return Client(self.base_url, self.api_key, retry=policy, proven=lambda: self.reached or self._told)
 
     def close(self) -> None:
         """Stop the embedded Core, if there is one."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fake_core import FakeCore, Fault, Request, Script
-from tests.integration.conftest import Project, outcomes, text_of
+from tests.integration.conftest import RIGHT, Project, outcomes, text_of
 
 pytestmark = pytest.mark.slow
 
@@ -111,3 +111,18 @@ def test_what_others_put_on_a_report_crosses_every_boundary(
     assert "INTERNALERROR" not in text_of(result)
     assert outcomes(result) == ({"errors": 3} if what == "error" else {"failed": 3})
     assert len(project.records) == 3
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2", "--rollout-concurrency", "2")], ids=["alone", "workers"])
+def test_answers_that_are_none_to_one_rollout_stop_no_other(
+    project: Project, core: FakeCore, workers: tuple[str, ...]
+) -> None:
+    """They come to the first call of its connection; that there is a Core at all has been seen by then."""
+    project.task("a", yaml="samples: 6")
+    core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.2)
+    core.fault = lambda request: (
+        Fault(cut=7, framing="close") if request.route == "create" and b'"sample":"1"' in request.body else None
+    )
+    result = project.run_apart("tasks", "--rollout-timeout", "1", "--rollout-retries", "0", *workers)
+    assert outcomes(result) == {"passed": 5, "errors": 1}, text_of(result)
+    assert [row["sample"] for row in project.records if row["reward"] is None] == [1]
