@@ -60,10 +60,12 @@ class Screen:
         return "\n".join(line.rstrip() for line in self.lines)
 
 
-def on_a_terminal(project: Project, *args: str, env: dict[str, str] | None = None) -> tuple[Screen, int]:
+def on_a_terminal(
+    project: Project, *args: str, env: dict[str, str] | None = None, width: int = WIDTH
+) -> tuple[Screen, int]:
     """pytest on a terminal; what the terminal shows, and the exit code."""
     ours, theirs = pty.openpty()
-    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, WIDTH, 0, 0))
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *args],
         cwd=project.path,
@@ -129,6 +131,21 @@ def test_one_line_that_is_redrawn(paced: Project, args: tuple[str, ...]) -> None
     assert re.search(r"^12 rollouts +\[ *\d+%\]$", ran, re.MULTILINE), ran  # no percentage beside nothing
     unit = re.search(r"^(tests/test_unit.py )?\.\.(\s+\[ *\d+%\])?$", screen.text, re.MULTILINE)
     assert unit or "-n" in args, screen.text
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_end_fits_the_terminal(paced: Project, width: int) -> None:
+    screen, _ = on_a_terminal(paced, "tasks", "--rollout-gate", "mean>=0.9", width=width)
+    end = screen.text.rstrip().partition("= rollouts =")[2].splitlines()
+    tables = [line for line in end if line.startswith("|")]
+    assert len(tables) > 6
+    assert max(map(len, tables)) <= width
+    heads = [cell.strip() for cell in tables[0].strip("|").split("|")]
+    assert ("mean duration (s)" in heads) == (width == 200)
+    assert {"graded", "mean reward", "95% interval"} < set(heads)
+    assert end[-3].startswith("gate mean>=0.9: failed: 0.500 < 0.9")
+    assert end[-2].startswith("runs/")
+    assert re.fullmatch(r"=+ 4 unsolved, 8 solved in .+ =+", end[-1])
 
 
 def test_verbose_keeps_a_line_for_each_test(paced: Project) -> None:

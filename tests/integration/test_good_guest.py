@@ -186,3 +186,7 @@ def test_help_names_every_option_and_ini_key(project: Project) -> None:
     text = " ".join(text_of(result).split())
     for name in ("--rollout-harness", "Short: --samples", "rollout_tasks (paths)", "rollout_timeout (string)"):
         assert name in text
+
+
+def test_the_marker_of_rollouts_is_told(project: Project) -> None:
+    assert "@pytest.mark.rollout(task, harness, model, agent, sample): " in text_of(project.run("--markers"))
