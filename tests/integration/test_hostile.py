@@ -113,16 +113,18 @@ def test_what_others_put_on_a_report_crosses_every_boundary(
     assert len(project.records) == 3
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2", "--rollout-concurrency", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
 def test_answers_that_are_none_to_one_rollout_stop_no_other(
     project: Project, core: FakeCore, workers: tuple[str, ...]
 ) -> None:
     """They come to the first call of its connection; that there is a Core at all has been seen by then."""
-    project.task("a", yaml="samples: 6")
-    core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.2)
+    project.task("a", yaml="samples: 30")
+    core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.8)
     core.fault = lambda request: (
         Fault(cut=7, framing="close") if request.route == "create" and b'"sample":"1"' in request.body else None
     )
-    result = project.run_apart("tasks", "--rollout-timeout", "1", "--rollout-retries", "0", *workers)
-    assert outcomes(result) == {"passed": 5, "errors": 1}, text_of(result)
+    limits = ("--rollout-timeout", "5", "--rollout-retries", "0", "--rollout-concurrency", "2")
+    result = project.run_apart("tasks", *limits, *workers)
+    assert result.ret == 1, text_of(result)
+    assert outcomes(result) == {"passed": 29, "errors": 1}
     assert [row["sample"] for row in project.records if row["reward"] is None] == [1]
