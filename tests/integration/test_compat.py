@@ -122,6 +122,17 @@ def test_faults_alone_run_again(beside: Beside, way: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=len)
+def test_a_wrong_answer_is_told_again_and_never_run_again(beside: Beside, way: tuple[str, ...]) -> None:
+    """Each rerun is the row once more, unless wrong answers are left out."""
+    told = beside.run("--reruns", "2", *way)
+    assert outcomes(told) == {**BASE, "rerun": 2}, text_of(told)
+    left_out = beside.run("--reruns", "2", "--rerun-except", "WrongAnswer", *way)
+    assert outcomes(left_out) == BASE, text_of(left_out)
+    assert Counter(row["task"] for row in beside.project.records) == {"right": 2, "wrong": 2, "mended": 2}
+    assert beside.started["wrong"] == 2, "once a run"
+
+
+@pytest.mark.parametrize("way", WAYS, ids=len)
 def test_in_random_order(beside: Beside, way: tuple[str, ...]) -> None:
     result = beside.run(*way, without=("no:sugar", "no:cacheprovider"))
     assert outcomes(result) == BASE, text_of(result)
