@@ -133,10 +133,7 @@ class RolloutRecord:
     @property
     def tokens(self) -> int | None:
         """Input and output tokens together; None where the usage does not say."""
-        usage = self.usage or {}
-        counts = [usage.get(key) for key in ("total_tokens", "input_tokens", "output_tokens")]
-        total, *parts = [count if type(count) is int and 0 <= count < 2**53 else None for count in counts]
-        return total if total is not None or None in parts else sum(part or 0 for part in parts)
+        return tokens_of(self.usage)
 
     @property
     def xfail(self) -> bool:
@@ -240,6 +237,13 @@ def _parse(line: bytes) -> Any:
 
 def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is no JSON")
+
+
+def tokens_of(usage: Mapping[str, Any] | None) -> int | None:
+    """Input and output tokens together; None where the usage does not say."""
+    counts = [(usage or {}).get(key) for key in ("total_tokens", "input_tokens", "output_tokens")]
+    total, *parts = [count if type(count) is int and 0 <= count < 2**53 else None for count in counts]
+    return total if total is not None or None in parts else sum(part or 0 for part in parts)
 
 
 def count_planned(rollouts: Iterable[tuple[str, str]]) -> dict[tuple[str, str], dict[str, int]]:

@@ -23,7 +23,7 @@ from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
 from pytest_core_rollouts.matrix import MatrixError, Rollout
 from pytest_core_rollouts.records import RolloutRecord, Status
-from pytest_core_rollouts.records.record import INTERRUPTED
+from pytest_core_rollouts.records.record import INTERRUPTED, tokens_of
 from pytest_core_rollouts.rollout.deletion import delete_session
 from pytest_core_rollouts.rollout.fetching import fetch_answer, fetch_items, fetch_outputs
 from pytest_core_rollouts.rollout.pressure import Pressure
@@ -93,6 +93,8 @@ class RolloutRunner:
     pressure: Pressure = field(default_factory=Pressure)
     halted: Callable[[], str | None] = lambda: None
     """Why no further attempt may start, or None."""
+    spoiled: Callable[[int | None], None] = lambda tokens: None
+    """Told of an attempt that made way for another what its Turn took: no record has it. None: that is unknown."""
 
     async def run(self, client: Client, rollout: Rollout, stop: Stop | None = None) -> Outcome:
         """Run one rollout to its record, with a new attempt where infrastructure spoiled one.
@@ -127,6 +129,8 @@ class RolloutRunner:
             if outcome is not None:
                 return replace(outcome, warnings=tuple(warnings))
             notes.append(f"attempt {number}: {attempt.ending.error}")
+            if progress.turn is not None:
+                self.spoiled(tokens_of(progress.turn.get("usage")))
             pause = attempt.ending.pause
             if attempt.ending.taken:
                 last, taken = last + 1, taken - 1

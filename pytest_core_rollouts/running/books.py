@@ -51,7 +51,7 @@ class Books:
         except RecordsError as error:
             self._break(str(error))
             raise
-        if ran:
+        if ran and record.session_id is not None:
             self.caps.spend(record.tokens)
 
     def keep_files(self, rollout: Rollout, attempt: int, artifacts: Mapping[str, bytes]) -> Sequence[Mapping[str, Any]]:

@@ -24,7 +24,7 @@ class Caps:
     until: float | None = None
     tokens: int = 0
     unknown: int = 0
-    """Rollouts whose usage is unknown: they can't be counted."""
+    """Attempts whose usage is unknown: they can't be counted."""
     stopped: str | None = None
     """Why something was not started."""
     _read: int = 0
@@ -41,7 +41,7 @@ class Caps:
             partial.replace(self.folder / "until")
 
     def spend(self, tokens: int | None) -> None:
-        """Count a rollout that ran; None: its usage is unknown."""
+        """Count an attempt that ran; None: its usage is unknown."""
         if self.max_tokens is None:
             return
         with self._lock:
@@ -71,7 +71,7 @@ class Caps:
     def spent(self) -> str:
         """What is known of the tokens, in words."""
         known = f"{self.tokens:,} tokens spent"
-        return f"{known}, and those of {self.unknown:,} rollouts, which are unknown" if self.unknown else known
+        return f"{known}, and those of {self.unknown:,} attempts, which are unknown" if self.unknown else known
 
     def count(self) -> None:
         """Read what other processes spent since the last look."""

@@ -32,6 +32,7 @@ def _running(run: Run) -> Pool[Rollout, LazyClient, Outcome]:
         keep_items=run.settings.items != "none",
         pressure=run.pressure,
         halted=lambda: pool.fatal or run.caps.reached(),
+        spoiled=run.caps.spend,
     )
     resumer = None if run.resumed is None else Resumer(run.resumed, _replayer(run, run.resumed))
 

@@ -116,7 +116,7 @@ class Ending:
         if interrupted := sum(agent.interrupted for agent in self.summary.agents):
             yield f"interrupted: {interrupted} rollout{' that was' if interrupted == 1 else 's that were'} in flight"
         if run.caps.unknown:
-            yield f"--rollout-max-tokens counted without {run.caps.unknown} rollouts whose usage is unknown"
+            yield f"--rollout-max-tokens counted without {run.caps.unknown} attempts whose usage is unknown"
 
 
 def finish(run: Run) -> Ending:

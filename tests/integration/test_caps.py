@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
-from tests.fake_core import FakeCore, Script
+from tests.fake_core import FakeCore, Fault, Script
 from tests.integration.conftest import RIGHT, Project, outcomes, text_of, usage_error
 
 pytestmark = pytest.mark.slow
@@ -93,8 +94,34 @@ def test_unknown_usage_is_told(project: Project, core: FakeCore) -> None:
     spending(core, None)
     result = project.run("tasks", "--samples", "3", "--rollout-max-tokens", "10")
     assert result.ret == 0
-    assert "--rollout-max-tokens counted without 3 rollouts whose usage is unknown" in text_of(result)
+    assert "--rollout-max-tokens counted without 3 attempts whose usage is unknown" in text_of(result)
     assert "usage is unknown" not in text_of(project.run("tasks"))
+
+
+@pytest.mark.parametrize("workers", WORKERS, ids=len)
+def test_attempts_that_were_spoiled_count_too(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+    """Each rollout takes two attempts, of which its row tells the second's tokens alone."""
+    project.task("a")
+    usage = {"input_tokens": 95, "output_tokens": 5, "total_tokens": 100}
+
+    def script(body: dict[str, Any]) -> Script:
+        spoiled = [one.metadata["sample"] for one in core.sessions.values()].count(body["metadata"]["sample"]) == 0
+        return Script(answer=RIGHT, usage=usage, turn_status="failed" if spoiled else "completed")
+
+    core.script = script
+    way = workers or ("--rollout-concurrency", "1")
+    result = project.run_apart("tasks", *way, "--samples", "20", "--rollout-max-tokens", "1200")
+    assert result.ret == 1, text_of(result)
+    assert 12 <= len(core.sessions) <= 16, "what was in flight finished, and nothing else started"
+    assert len(project.records) <= 10, "the rows alone would not have reached it"
+
+
+def test_what_never_got_a_session_spent_nothing(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    core.fault = lambda request: Fault(status=400) if request.route == "create" else None
+    result = project.run("tasks", "--samples", "3", "--rollout-max-tokens", "10")
+    assert outcomes(result) == {"errors": 3}, text_of(result)
+    assert "usage is unknown" not in text_of(result)
 
 
 def test_a_resumed_run_may_spend_as_much_again(project: Project, core: FakeCore) -> None:
