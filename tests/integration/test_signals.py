@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -284,75 +280,3 @@ def test_a_test_that_lets_nothing_end_it_ends_with_its_worker(project: Project, 
     assert "INTERNALERROR" not in ended.text, ended.text
     assert "left behind" not in ended.text, ended.text
     assert all(session.deleted for session in slow_core.sessions.values())
-
-
-# ---- on the embedded Core
-
-SLEEP = f"317.{os.getpid()}"
-"""Seconds for which the solution sleeps: by this odd number its processes are known."""
-
-
-def sleepers() -> int:
-    """Sandboxed solutions that run, of whatever run."""
-    count = 0
-    for entry in Path("/proc").iterdir():
-        try:
-            count += entry.name.isdecimal() and (entry / "cmdline").read_bytes() == f"sleep\0{SLEEP}\0".encode()
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-    return count
-
-
-@pytest.fixture
-def sandboxed(project: Project, no_core: None) -> Iterator[Project]:
-    project.task("a", yaml="samples: 24")
-    project.write("tasks/a/solution/solve.sh", f"sleep {SLEEP}\n")
-    yield project
-    until(lambda: sleepers() == 0, "no sandbox is left")
-
-
-EMBEDDED = [
-    pytest.param(signal.SIGINT, True, ALONE, id="ctrl-c-alone"),
-    pytest.param(signal.SIGTERM, False, ALONE, id="sigterm-alone", marks=pytest.mark.slow),
-    pytest.param(signal.SIGTERM, True, ALONE, id="sigterm-group-alone", marks=pytest.mark.slow),
-    pytest.param(signal.SIGINT, True, SHARDED, id="ctrl-c-sharded", marks=pytest.mark.slow),
-    pytest.param(signal.SIGTERM, False, SHARDED, id="sigterm-sharded", marks=pytest.mark.slow),
-    pytest.param(signal.SIGTERM, True, ONE_EACH, id="sigterm-group-one-each", marks=pytest.mark.slow),
-]
-
-
-@pytest.mark.parametrize(("number", "group", "way"), EMBEDDED)
-def test_a_signal_with_sandboxes_at_work(
-    sandboxed: Project, number: signal.Signals, group: bool, way: tuple[str, ...]
-) -> None:
-    with Running(sandboxed, "tasks", "--core", "embedded", *way) as pytest_:
-        until(lambda: sleepers() >= 2, "sandboxes at work, the others in a queue", 120)
-        processes = descendants(pytest_.pid)
-        pytest_.signal(number, group=group)
-        ended = pytest_.end()
-        until(lambda: not any(map(alive, processes)), "all processes gone")
-    check(sandboxed, ended, count=24)
-    assert statuses(sandboxed) == Counter({"cancelled": IN_FLIGHT[way]})
-
-
-@pytest.mark.slow
-def test_x_with_sandboxes_at_work(sandboxed: Project) -> None:
-    sandboxed.task("b")
-    sandboxed.write("tasks/b/solution/solve.sh", "mkdir -p outputs; echo '{}' > outputs/answer.json\n")
-    with Running(sandboxed, "tasks/b", "tasks/a", "-x", "--core", "embedded", "--rollout-concurrency", "4") as pytest_:
-        ended = pytest_.end(120)
-    assert ended.code == 1, ended.text
-    assert "1 failed in" in ended.text
-    assert statuses(sandboxed)["completed"] == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", [pytest.param(ALONE, id="alone"), pytest.param(SHARDED, id="sharded")])
-def test_killed_outright_with_sandboxes_at_work(sandboxed: Project, way: tuple[str, ...]) -> None:
-    with Running(sandboxed, "tasks", "--core", "embedded", *way) as pytest_:
-        until(lambda: sleepers() >= 2, "sandboxes at work, the others in a queue", 120)
-        processes = descendants(pytest_.pid)
-        pytest_.signal(signal.SIGKILL)
-        pytest_.end()
-        until(lambda: not any(map(alive, processes)), "all processes gone")
-        assert time.monotonic() - pytest_.since < MOST_SECONDS + 5
