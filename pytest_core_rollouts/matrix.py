@@ -10,10 +10,11 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -204,6 +205,24 @@ def run_began(run_id: str) -> datetime | None:
         return datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
     except ValueError:
         return None
+
+
+Chosen = tuple[str, Agent, int]
+"""A rollout's task id, agent and sample."""
+
+
+def name_rollouts(rollouts: Iterable[Chosen]) -> Iterator[str]:
+    """Rollouts as lines such as `orders-json codex-default 0-3, 7`, one per task and agent."""
+    ordered = sorted((task_id, agent.slug, sample) for task_id, agent, sample in rollouts)
+    for (task_id, agent_slug), group in groupby(ordered, key=lambda one: one[:2]):
+        yield f"{task_id} {agent_slug} {', '.join(_ranges([sample for _, _, sample in group]))}"
+
+
+def _ranges(numbers: list[int]) -> Iterator[str]:
+    """Ascending numbers as `0-3`, `7`."""
+    for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        first, *rest = [number for _, number in run]
+        yield f"{first}-{rest[-1]}" if rest else str(first)
 
 
 def make_id(run_id: str, task_id: str, agent: Agent, sample: int | None = None) -> str:

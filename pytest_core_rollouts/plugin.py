@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts import hookspecs
-from pytest_core_rollouts.collecting import task_sources, unasked
+from pytest_core_rollouts import hookspecs, task_sources
+from pytest_core_rollouts.collecting import unasked
 from pytest_core_rollouts.options import asked
 from pytest_core_rollouts.options import declared as options
 

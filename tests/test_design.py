@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "pytest_core_rollouts"
 FILES = sorted(PACKAGE.rglob("*.py"))
-KNOW_PYTEST = {"plugin.py", "hookspecs.py", "options", "collecting", "running", "checking"}
+KNOW_PYTEST = {"plugin.py", "hookspecs.py", "task_sources.py", "options", "collecting", "running", "checking"}
 ALONE = {"agents_api": set(), "statistics": set(), "embedded": set(), "grading": {"embedded"}}
 """Parts that import nothing else of ours, but for what stands here."""
 
@@ -37,7 +37,7 @@ def users_of(library: str) -> set[str]:
 
 def test_pytest_is_known_above_and_httpx_in_one_place() -> None:
     assert users_of("pytest") == KNOW_PYTEST
-    assert users_of("httpx") == {"agents_api"}
+    assert users_of("httpx") == users_of("httpcore") == {"agents_api"}
 
 
 @pytest.mark.parametrize("name", ALONE)

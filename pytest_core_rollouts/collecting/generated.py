@@ -15,9 +15,9 @@ import pytest
 
 from pytest_core_rollouts.collecting.collect import TaskCollector
 from pytest_core_rollouts.collecting.explain import MESSAGE, printable
-from pytest_core_rollouts.collecting.task_sources import HOOK, MADE_ID, files, plugin_of
 from pytest_core_rollouts.options.settings import settings_key
 from pytest_core_rollouts.task_folders import find_task
+from pytest_core_rollouts.task_sources import HOOK, MADE_ID, files, plugin_of
 from pytest_core_rollouts.tasks import Task, TaskError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.collecting import task_sources
+from pytest_core_rollouts import task_sources
 from pytest_core_rollouts.options.asked import roots_of
 from pytest_core_rollouts.task_folders import count_tasks, is_task_folder, task_around
 

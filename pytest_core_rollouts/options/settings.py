@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pytest_core_rollouts.collecting import task_sources
+from pytest_core_rollouts import task_sources
 from pytest_core_rollouts.gates.gate import AllowedErrors, Gate, parse_gate
 from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.options import values as option_values

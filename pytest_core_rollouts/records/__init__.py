@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pytest_core_rollouts.records.record import (
-    SCHEMA,
-    RecordsError,
-    RecordsWarning,
-    RolloutRecord,
-    Status,
+from pytest_core_rollouts.records.errors import RecordsError, RecordsWarning
+from pytest_core_rollouts.records.record import SCHEMA, RolloutRecord, Status, count_planned
+from pytest_core_rollouts.records.rows import (
     append,
     check_writable,
-    count_planned,
     effective,
     read_located,
     read_records,

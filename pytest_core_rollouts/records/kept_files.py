@@ -20,8 +20,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_core_rollouts.records.errors import RecordsError
 from pytest_core_rollouts.records.masking import Masker
-from pytest_core_rollouts.records.record import RecordsError
 from pytest_core_rollouts.tasks.files import TaskError, read_file
 
 

@@ -16,8 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from pytest_core_rollouts.collecting.naming import Chosen, name_rollouts
-from pytest_core_rollouts.matrix import RUN_ID, Rollout
+from pytest_core_rollouts.matrix import RUN_ID, Chosen, Rollout, name_rollouts
 from pytest_core_rollouts.records import RecordsError, RecordsWarning, RolloutRecord, read_located, record_at
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.report.summary import slim

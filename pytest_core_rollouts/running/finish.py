@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.aside import run_aside
-from pytest_core_rollouts.collecting.naming import name_rollouts
-from pytest_core_rollouts.matrix import run_began
+from pytest_core_rollouts.matrix import name_rollouts, run_began
 from pytest_core_rollouts.records import RecordsError, RolloutRecord
 from pytest_core_rollouts.report.cells import plain
 from pytest_core_rollouts.report.html import HtmlReport, HtmlReportError, write_html

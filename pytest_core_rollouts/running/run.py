@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_core_rollouts.collecting.collect import ResultSource, RolloutItem
-from pytest_core_rollouts.collecting.naming import Chosen
 from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, Pool, PoolStopped
 from pytest_core_rollouts.gates.gate import Identity
-from pytest_core_rollouts.matrix import Agent, Rollout, make_id, new_run_id
+from pytest_core_rollouts.matrix import Agent, Chosen, Rollout, make_id, new_run_id
 from pytest_core_rollouts.options.settings import Settings
 from pytest_core_rollouts.records import RecordsError, check_writable, count_planned
 from pytest_core_rollouts.records.masking import Masker
