@@ -42,7 +42,7 @@ class NotJSON(RecordsError):
     """A line that is no JSON: at the end of a file, a row that was cut off."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)  # a run holds thousands
 class RolloutRecord:
     """One rollout: one Session of one agent on one task, and its grade. One line of the JSONL, fields in this order.
 
