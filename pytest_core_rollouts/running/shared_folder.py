@@ -103,7 +103,10 @@ class SharedFolder:
 
     def state(self) -> State:
         """How things stand in all workers; of their troubles the first one's."""
-        told = [file.read_text(encoding="utf-8").partition(" ") for file in sorted(self.path.glob("*.state"))]
+        told = []
+        for file in sorted(self.path.glob("*.state")):
+            with suppress(FileNotFoundError):  # the worker has just gone
+                told.append(file.read_text(encoding="utf-8").partition(" "))
         waits = [text for _, _, text in told if text]
         others = f" (and {len(waits) - 1} of {len(told) - 1} other workers)" if len(waits) > 1 else ""
         return State(sum(int(in_flight) for in_flight, _, _ in told), f"{waits[0]}{others}" if waits else "")
