@@ -158,7 +158,9 @@ def test_a_size_that_is_none_makes_no_reward_up(size: object) -> None:
 
 @pytest.mark.parametrize("route", ["turns", "session", "artifacts", "items"])
 def test_endless_answers_are_given_up(route: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Client.__init__, "__kwdefaults__", {"retry": None, "max_json_bytes": MiB})
+    defaults = Client.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "max_json_bytes", MiB)
     with FakeCore(script=lambda body: Script(answer=RIGHT, prepare_seconds=0.6, stream="silent")) as core:
         core.fault = on(route, Fault(endless=True))
         ran = run(core, plan(retries=0, timeout=5))

@@ -28,8 +28,8 @@ class CoreAccess:
         self.api_key = api_key or settings.core_key
         self.reached = False
         """Whether a Core that is not ours answered: Sessions may have been made there."""
-        self._told = base_url is not None
-        """Whether this is a worker, whose controller has reached it."""
+        self.proven: Callable[[], bool] = lambda: False
+        """Whether it has made a Session, so that what is no answer of a Core's is a fault of one rollout's."""
         self._embedded: EmbeddedCore | None = None
 
     def reserve(self) -> None:
@@ -72,7 +72,7 @@ class CoreAccess:
         assert self.base_url is not None, "a run without a Core is refused"
         assert self.api_key is not None, "a run without a key is refused"
         policy = RetryPolicy(refused_is_final=self.settings.embedded)
-        return Client(self.base_url, self.api_key, retry=policy, proven=lambda: self.reached or self._told)
+        return Client(self.base_url, self.api_key, retry=policy, proven=lambda: self.proven())
 
     def close(self) -> None:
         """Stop the embedded Core, if there is one."""

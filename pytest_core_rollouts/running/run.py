@@ -85,6 +85,7 @@ class Run(ResultSource):
         """Whether rollouts were selected and nothing stands in their way."""
         self.engine: Pool[Rollout, Client, Outcome] | None = None
         self.pressure = Pressure()
+        self.core.proven = lambda: self.pressure.has_made
         self.stop_wanted: Callable[[], str | None] = lambda: None
         """Asked while waiting: why to stop, or None."""
         self.begun_before: Callable[[], Collection[str]] = tuple
