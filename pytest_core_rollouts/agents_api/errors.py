@@ -132,9 +132,11 @@ class ConnectionFailed(AgentsAPIError):
     """No complete answer came: refused, reset, timed out, cut off.
 
     `permanent` where another try cannot help: a certificate that is not trusted, a server that is gone for good.
+    `late` where a server was there and did not answer in time.
     """
 
     permanent = False
+    late = False
 
     @property
     def meaning(self) -> Meaning:

@@ -181,14 +181,14 @@ class Transport:
         policy = self._policy()
         left = policy.try_timeout if deadline is None else min(policy.try_timeout, deadline - policy.clock())
         kind: type[ConnectionFailed] = ConnectionFailed
-        advice, permanent = None, False
+        advice, permanent, late = None, False, False
         if left <= 0:
             raise DeadlinePassed("not sent, since the deadline has passed", method=call.method, path=call.path)
         try:
             async with TimeLimit(left):
                 yield
         except TimeoutError:
-            kind = ConnectionFailed if left == policy.try_timeout else DeadlinePassed
+            kind, late = ConnectionFailed if left == policy.try_timeout else DeadlinePassed, True
             problem = f"no complete answer from {self.base_url} within {left:.3g} s{self._via}"
         except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
             root = _root(error)
@@ -210,12 +210,13 @@ class Transport:
             problem = f"cannot reach {self.base_url}{self._via} ({_cause(error)})"
             advice = "set NO_PROXY if the Core can be reached directly"
         except _BROKEN as error:
+            late = isinstance(error, httpcore.TimeoutException)
             problem = f"no complete answer from {self.base_url}{self._via} ({_cause(error)})"
         else:
             return
         # Without its cause: the frames of the HTTP library hold the key in their local variables.
         fault = kind(problem, method=call.method, path=call.path, advice=advice)
-        fault.permanent = permanent
+        fault.permanent, fault.late = permanent, late
         raise fault from None
 
 

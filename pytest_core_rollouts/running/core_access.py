@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 FIRST_PATIENCE = 5.0
 """Seconds for which a Core that can't be reached at the start of a run is tried again."""
+FIRST_ANSWER = 15.0
+"""Seconds for it to answer then. One that takes longer is asked once more: no run ends for one lost answer."""
 
 
 class CoreAccess:
@@ -102,11 +104,16 @@ async def why_unreachable(connect: Callable[[], Client]) -> str | None:
     from pytest_core_rollouts.agents_api import AgentsAPIError, ConnectionFailed, RetryPolicy
 
     client = connect()
-    client.retry = RetryPolicy(patience=FIRST_PATIENCE)
+    client.retry = RetryPolicy(patience=FIRST_PATIENCE, read_timeout=FIRST_ANSWER, try_timeout=FIRST_ANSWER)
     try:
-        await client.check()
-    except AgentsAPIError as error:
-        return str(error) if error.stops_run or isinstance(error, ConnectionFailed) else None
+        for first in (True, False):
+            try:
+                await client.check()
+            except AgentsAPIError as error:
+                if first and isinstance(error, ConnectionFailed) and error.late:
+                    continue
+                return str(error) if error.stops_run or isinstance(error, ConnectionFailed) else None
+            break
     finally:
         await client.aclose()
     return None

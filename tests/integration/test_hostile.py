@@ -128,3 +128,15 @@ def test_answers_that_are_none_to_one_rollout_stop_no_other(
     assert result.ret == 1, text_of(result)
     assert outcomes(result) == {"passed": 29, "errors": 1}
     assert [row["sample"] for row in project.records if row["reward"] is None] == [1]
+
+
+def test_one_answer_that_never_comes_at_the_start_ends_no_run(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    project.write(
+        "conftest.py", "from pytest_core_rollouts.running import core_access\ncore_access.FIRST_ANSWER = 1.0\n"
+    )
+    core.script = lambda body: Script(answer=RIGHT)
+    core.fault = lambda request: Fault(hang=True) if request.route == "sessions" and request.nth == 1 else None
+    result = project.run_apart("tasks")
+    assert result.ret == 0, text_of(result)
+    assert core.counts["sessions"] >= 2

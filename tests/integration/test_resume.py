@@ -264,7 +264,7 @@ def test_a_new_xfail_counts_without_a_session(two_tasks: Project, core: FakeCore
     result = resume(two_tasks)
     assert outcomes(result) == {"xfailed": 1, "failed": 1}, text_of(result)
     assert len(core.sessions) == 2
-    assert [record.xfail for record in counted(two_tasks).values()] == [True, False]
+    assert {record.task: record.xfail for record in counted(two_tasks).values()} == {"a": True, "b": False}
 
 
 def test_the_time_of_a_rollout_is_told_once(two_tasks: Project, core: FakeCore) -> None:
