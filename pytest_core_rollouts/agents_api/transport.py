@@ -13,7 +13,6 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpcore
 import httpx
@@ -230,19 +229,18 @@ def _open(proxy: str | None, *, tls: bool) -> DirectConnections | httpcore.Async
         "keepalive_expiry": KEEPALIVE,
         "network_backend": AsyncioNetwork(),
     }
-    parts = urlsplit(proxy)
     try:
         where = httpx.URL(proxy)
     except httpx.InvalidURL:
-        parts = parts._replace(scheme="")
-    if parts.scheme not in ("http", "https", "socks5", "socks5h") or not parts.hostname:
+        where = httpx.URL()
+    if where.scheme not in ("http", "https", "socks5", "socks5h") or not where.host:
         raise ValueError(
             f"the environment names the proxy {shown_proxy(proxy)}: expected http://, https:// or socks5://"
         )
     url = httpcore.URL(scheme=where.raw_scheme, host=where.raw_host, port=where.port, target=b"/")
     user = (where.username.encode(), where.password.encode()) if where.userinfo else None
-    if parts.scheme.startswith("http"):
-        encrypted = _trusted() if parts.scheme == "https" else None
+    if where.scheme.startswith("http"):
+        encrypted = _trusted() if where.scheme == "https" else None
         return httpcore.AsyncHTTPProxy(url, proxy_auth=user, proxy_ssl_context=encrypted, **own)
     if importlib.util.find_spec("socksio") is None:
         raise ValueError(

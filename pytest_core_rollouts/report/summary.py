@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -342,7 +342,7 @@ def _agent_score(label: str, rows: Sequence[RolloutRecord]) -> AgentScore:
         by_task.setdefault(row.task, []).append(row)
     tasks = tuple(_task_score(task, by_task[task]) for task in sorted(by_task))
     durations = [row.duration_s for row in rows if row.graded and row.duration_s is not None]
-    tokens = [count for row in rows if (count := _tokens(row.usage)) is not None]
+    tokens = [count for row in rows if (count := row.tokens) is not None]
     faulty = [row for row in rows if not (row.graded or row.interrupted)]
     return AgentScore(
         harness=rows[0].harness,
@@ -387,16 +387,3 @@ def _planned(rows: Iterable[RolloutRecord], what: str, least: int) -> int:
     for row in rows:
         by_run[row.run_id] = max(by_run.get(row.run_id, 0), row.planned.get(what, 0))
     return max(least, max(by_run.values()) if what == "tasks" else sum(by_run.values()))
-
-
-def _tokens(usage: Mapping[str, Any] | None) -> int | None:
-    """Input and output tokens of one rollout, or None where its usage does not say."""
-    known = usage or {}
-    total, *parts = (_count(known.get(key)) for key in ("total_tokens", "input_tokens", "output_tokens"))
-    if total is not None:
-        return total
-    return None if None in parts else sum(part or 0 for part in parts)
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None

@@ -187,7 +187,7 @@ class _Attempt:
         except asyncio.CancelledError:  # the time is over: what is known is kept, without another request
             if self.keeping is not None:  # it came too late: the row is being written, and there is one
                 await _settled(self.keeping)
-            elif self.outcome is None:
+            else:
                 self._keep(_End("cancelled", None, INTERRUPTED))
             self._left_behind("the run was interrupted before it was deleted")
         finally:
