@@ -34,7 +34,8 @@ class ShardScheduling:
         self._ids: dict[WorkerController, Sequence[str]] = {}
         self._pending: dict[WorkerController, dict[int, None]] = {}
         self._started: set[WorkerController] = set()
-        self._orphans: dict[int, list[int]] = {}
+        self._undealt: dict[int, list[int]] = {}
+        """By shard, what its next worker is to be given: all of its items, and then what is left by one that died."""
 
     @property
     def nodes(self) -> list[WorkerController]:
@@ -46,7 +47,7 @@ class ShardScheduling:
 
     @property
     def tests_finished(self) -> bool:
-        if self.collection is None or self._orphans:
+        if self.collection is None or any(self._undealt.values()):
             return False
         return all(len(pending) < 2 for pending in self._pending.values())
 
@@ -80,26 +81,24 @@ class ShardScheduling:
         assert self.collection is not None
         culprit = self.collection[pending[0]]
         if not self.is_rollout(culprit):
-            self._orphans[shard_of(node)] = pending[1:]
+            self._undealt[shard_of(node)] = pending[1:]
             return culprit
         again = self.take_back([self.collection[index] for index in pending])
-        self._orphans[shard_of(node)] = [index for index in pending if self.collection[index] in again]
+        self._undealt[shard_of(node)] = [index for index in pending if self.collection[index] in again]
         return None
 
     def schedule(self) -> None:
         if self.collection is None:
             self.collection = list(next(iter(self._ids.values())))
+            everything = range(len(self.collection))
+            self._undealt = {shard: list(everything[shard :: self.shards]) for shard in range(self.shards)}
         if any(list(ids) != self.collection for ids in self._ids.values()):
             raise pytest.UsageError("the workers collected different items; is a conftest random or time-dependent?")
         for node in self._ids.keys() - self._started:
             self._start(node)
 
     def _start(self, node: WorkerController) -> None:
-        assert self.collection is not None
-        shard = shard_of(node)
-        indices = self._orphans.pop(shard, None)
-        if indices is None:
-            indices = list(range(shard, len(self.collection), self.shards))
+        indices = self._undealt.pop(shard_of(node), [])  # none where one that had done all of its own died at its end
         self._started.add(node)
         self._pending[node] = dict.fromkeys(indices)
         if indices:

@@ -235,7 +235,7 @@ class Worker:
         self._terminated: str | None = None
         self._busy: pytest.Session | None = None
         """The session, while a test of another kind may be ended."""
-        self._closed = threading.Event()
+        self._over = threading.Event()
         self._told = State(0, "")
         self._next = 0.0
 
@@ -257,13 +257,23 @@ class Worker:
             self._busy.shouldstop = self._terminated  # else xdist would take the test for one that killed its worker
             raise pytest.exit.Exception(self._terminated, pytest.ExitCode.TESTS_FAILED)
 
-    @pytest.hookimpl
-    def pytest_sessionstart(self) -> None:
-        if threading.current_thread() is threading.main_thread():  # only there signals are handled
-            threading.Thread(target=self._look_out, name="rollouts-stop", daemon=True).start()
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """The thread is there for the tests alone: one that outlived pytest-cov's start or end would crash coverage,
+        which then traces it and the main thread as if they were one.
+        """
+        if threading.current_thread() is not threading.main_thread():  # only there signals are handled
+            return (yield)
+        thread = threading.Thread(target=self._look_out, name="rollouts-stop", daemon=True)
+        thread.start()
+        try:
+            return (yield)
+        finally:
+            self._over.set()
+            thread.join()
 
     def _look_out(self) -> None:
-        while not self._closed.wait(LOOK):
+        while not self._over.wait(LOOK):
             if self._busy is not None and self._terminated is None and (self.shared.urgent or self.is_orphan):
                 os.kill(os.getpid(), signal.SIGTERM)  # wakes it, and comes back as `terminate`
 
@@ -293,7 +303,6 @@ class Worker:
 
     def close(self) -> None:
         """The session is over."""
-        self._closed.set()
         if self.is_orphan:
             self.shared.leave()
 

@@ -180,3 +180,30 @@ def test_all_of_them_at_once(beside: Beside) -> None:
     result = beside.run(*args, without=("no:sugar",))
     assert {key: count for key, count in outcomes(result).items() if key != "rerun"} == BASE, text_of(result)
     assert beside.started == {"right": 1, "wrong": 1, "mended": 2}
+
+
+THREADS = """
+import threading
+from pathlib import Path
+import pytest
+
+class Watch:
+    @pytest.hookimpl({first}=True)
+    def pytest_{hook}(self, session):
+        names = [thread.name for thread in threading.enumerate()]
+        if hasattr(session.config, "workerinput"):
+            Path(f"{{session.config.workerinput['workerid']}}-{hook}").write_text(" ".join(names))
+
+def pytest_configure(config):
+    config.pluginmanager.register(Watch())
+"""
+
+
+@pytest.mark.parametrize(("hook", "first"), [("sessionstart", "trylast"), ("sessionfinish", "tryfirst")])
+def test_a_worker_has_no_thread_of_ours_when_coverage_starts_and_stops(beside: Beside, hook: str, first: str) -> None:
+    """In a worker pytest-cov lets coverage measure within coverage, which confuses threads that see it change."""
+    beside.project.write("conftest.py", THREADS.format(hook=hook, first=first))
+    beside.run("--cov=tests", "-n", "2", "--rollout-concurrency", "3")
+    found = [path.read_text().split() for path in beside.project.path.glob(f"gw*-{hook}")]
+    assert len(found) == 2
+    assert not [name for names in found for name in names if name.startswith("rollouts-")], found
