@@ -83,6 +83,8 @@ class Running:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        if exception[0] is not None:
+            print(self.text)  # what a test that failed while it ran has to go by
         if self.process.poll() is None:
             for pid in [*descendants(self.pid), self.pid]:
                 _kill(pid, signal.SIGKILL)

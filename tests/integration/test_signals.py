@@ -118,7 +118,7 @@ def assert_not_run(project: Project, ended: Ended, *, ran: int, count: int) -> N
 def test_a_sigint_inherited_as_ignored(project: Project, slow_core: FakeCore) -> None:
     deaf = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
     with Running(project, "tasks", *ALONE, prefix=deaf) as pytest_:
-        until(lambda: in_flight(slow_core) == 20, "rollouts in flight")
+        until(lambda: in_flight(slow_core) == 20 and len(rows(project)) == QUICK, "rollouts in flight")
         pytest_.signal(signal.SIGINT)
         ended = pytest_.end()
     check(project, ended, count=40)
@@ -208,7 +208,7 @@ def test_sigterm_while_another_test_runs(project: Project, slow_core: FakeCore) 
     hook = "def test_long():\n    try:\n        time.sleep(60)\n    finally:\n        print('tidied')\n"
     project.write("tests/test_long.py", f"import time\n\n{hook}")
     with Running(project, "tests", "tasks", "-s", *ALONE) as pytest_:
-        until(lambda: in_flight(slow_core) == 20, "rollouts in flight")
+        until(lambda: in_flight(slow_core) == 20 and len(rows(project)) == QUICK, "rollouts in flight")
         pytest_.signal(signal.SIGTERM)
         ended = pytest_.end()
     assert ended.code == 2, ended.text
@@ -251,8 +251,8 @@ def test_a_worker_that_is_busy_with_another_test_holds_up_nobody(
     test = project.write("tests/test_long.py", LONG)
     waiting = 20 if way is SHARDED else 1
     with Running(project, "tests", "tasks", *way) as pytest_:
-        until(lambda: in_flight(slow_core) == waiting and test.with_name("here").exists(), "all at work")
-        done = len(rows(project))
+        until(lambda: in_flight(slow_core) == waiting and len(rows(project)) == QUICK, "rollouts in flight")
+        until(test.with_name("here").exists, "the other test runs")
         pytest_.signal(number, group=group)
         ended = pytest_.end()
     check(project, ended, count=40)
@@ -260,7 +260,7 @@ def test_a_worker_that_is_busy_with_another_test_holds_up_nobody(
     assert "crashed" not in ended.text, ended.text
     assert test.with_name("tidied").exists()
     assert not test.with_name("next").exists()
-    assert statuses(project) == {"completed": done, "cancelled": waiting}
+    assert statuses(project) == {"completed": QUICK, "cancelled": waiting}
     assert "left behind" not in ended.text, ended.text
     assert all(session.deleted for session in slow_core.sessions.values())
 
