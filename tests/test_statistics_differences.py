@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import statistics
 from collections.abc import Sequence
 from fractions import Fraction
+from statistics import NormalDist
 
 import pytest
 
@@ -196,6 +198,39 @@ def test_rewards_of_many_values_are_drawn_and_never_impossible() -> None:
     low = [[value - Fraction(1, 2) for value in values] for values in high]
     found = permutation(list(zip(high, low, strict=True)), drop=True)
     assert found == significance.PValue(Fraction(1, DRAWS + 1), False)
+
+
+def test_thousands_of_rewards_that_all_differ_are_told_apart_within_seconds_and_as_a_normal_distribution_would() -> (
+    None
+):
+    source = random.Random(9)
+
+    def rewards(top: float) -> list[Fraction]:
+        return [Fraction(repr(source.random() * top)) for _ in range(8)]
+
+    pairs: list[Pair] = [(rewards(1), rewards(0.97)) for _ in range(250)]
+    fall, either = permutation(pairs, drop=True), permutation(pairs)
+    assert not fall.exact
+    falls = [statistics.fmean(before) - statistics.fmean(after) for before, after in pairs]
+    spread = math.sqrt(sum(statistics.variance(map(float, [*before, *after])) / 4 for before, after in pairs))
+    assert float(fall.value) == pytest.approx(1 - NormalDist().cdf(sum(falls) / spread), abs=0.01)
+    assert float(either.value) == pytest.approx(2 * float(fall.value), abs=0.015)
+
+
+def test_drawn_from_a_list_from_counted_sums_or_one_by_one_the_p_is_about_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pairs = results(*[(6, 4, 5, 2)] * 3, (8, 6, 4, 2))
+    exact = permutation(pairs, drop=True)
+    assert exact.exact
+    for most in (10_000, 40, 0):
+        monkeypatch.setattr(significance, "_MOST_BITS", 0)
+        monkeypatch.setattr(significance, "_MOST_STATES", most)
+        significance._draw.cache_clear()
+        drawn = permutation(pairs, drop=True)
+        monkeypatch.undo()
+        assert not drawn.exact
+        assert abs(float(drawn.value - exact.value)) < 4 * math.sqrt(0.25 / DRAWS)
 
 
 @pytest.mark.parametrize(("tasks", "samples"), [(5, 4), (20, 2), (30, 4)])

@@ -18,14 +18,13 @@ Where the relabelings are too many to be counted, a seeded sample of them gives 
 from __future__ import annotations
 
 import math
-import operator
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
-from itertools import accumulate
+from functools import cache, lru_cache
+from itertools import accumulate, combinations
 from statistics import NormalDist
 
 LEVEL = Fraction(1, 20)
@@ -37,7 +36,7 @@ SEED = 20261129
 """Of the draws: the same results always give the same p-value."""
 
 _MOST_STATES = 20_000
-"""Distinct sums of one task's relabelings that are worked out; beyond, they are drawn one by one."""
+"""Relabelings of one task that are listed, or sums of them that are counted; beyond, they are drawn one by one."""
 _MOST_BITS = 1 << 21
 """Size of the integer in which relabelings are counted (see `_count`): some tenths of a second."""
 _MANY_TASKS = 60
@@ -122,61 +121,89 @@ def permutation(pairs: Sequence[Pair], *, drop: bool = False) -> PValue:
     seen = sum((_mean(after) - _mean(before) for before, after in pairs), Fraction(0))
     if not drop and seen == 0:
         return PValue(Fraction(1), exact=True)
-    tasks = [_relabelings(tuple(sorted((*before, *after))), len(after)) for before, after in pairs]
-    known = [task for task in tasks if task is not None]
-    if len(known) == len(tasks) and (counted := _count(known, seen, drop=drop)) is not None:
+    tasks = tuple(map(_Samples.of, pairs))
+    if (counted := _count(tasks, seen, drop=drop)) is not None:
         return PValue(counted, exact=True)
-    return PValue(_draw(pairs, tasks, seen, drop=drop), exact=False)
+    totals, unit = _draw(tasks)
+    bound = int(seen * unit)
+    hits = sum(total <= bound for total in totals) if drop else sum(abs(total) >= abs(bound) for total in totals)
+    return PValue(Fraction(hits + 1, DRAWS + 1), exact=False)
 
 
 def _mean(values: Sequence[Fraction]) -> Fraction:
     return sum(values, Fraction(0)) / len(values)
 
 
-_Ways = dict[Fraction, int]
-"""Difference of means -> number of relabelings that give it."""
+@dataclass(frozen=True)
+class _Samples:
+    """One task's results of both sides as whole numbers from 0: to add thousands of fractions takes minutes."""
+
+    values: tuple[int, ...]  # in ascending order
+    after: int  # how many of them are called after
+    step: Fraction  # what one more in the sum of these adds to the difference of means
+    shift: Fraction  # what is taken from it: the difference is `sum * step - shift`
+
+    @classmethod
+    def of(cls, pair: Pair) -> _Samples:
+        before, after = pair
+        unit = math.lcm(*(value.denominator for value in (*before, *after)))
+        whole = sorted(int(value * unit) for value in (*before, *after))
+        scale = math.gcd(*(value - whole[0] for value in whole)) or 1
+        values = tuple((value - whole[0]) // scale for value in whole)
+        one = Fraction(scale, unit)
+        step = one / len(before) + one / len(after)
+        return cls(values, len(after), step, sum(values) * one / len(before))
+
+    @property
+    def relabelings(self) -> int:
+        return math.comb(len(self.values), self.after)
+
+    @property
+    def least(self) -> int:
+        return sum(self.values[: self.after])
+
+    @property
+    def span(self) -> int:
+        return sum(self.values[-self.after :]) - self.least
 
 
-@cache
-def _relabelings(values: tuple[Fraction, ...], after: int) -> _Ways | None:
-    """Every way to label `after` of `values` as after; None where that is too much to work out."""
-    sums: dict[tuple[int, Fraction], int] = {(0, Fraction(0)): 1}
+@lru_cache(maxsize=1024)
+def _sums(values: tuple[int, ...], chosen: int) -> dict[int, int]:
+    """Every sum of `chosen` of the values, with the number of ways to get it."""
+    sums: dict[tuple[int, int], int] = {(0, 0): 1}
     left = len(values)
     for value, times in Counter(values).items():
         left -= times
-        found: dict[tuple[int, Fraction], int] = {}
-        for (chosen, total), ways in sums.items():
-            for more in range(max(0, after - chosen - left), min(times, after - chosen) + 1):
-                key = chosen + more, total + value * more
+        found: dict[tuple[int, int], int] = {}
+        for (taken, total), ways in sums.items():
+            for more in range(max(0, chosen - taken - left), min(times, chosen - taken) + 1):
+                key = taken + more, total + value * more
                 found[key] = found.get(key, 0) + ways * math.comb(times, more)
-        if len(found) > _MOST_STATES:
-            return None
         sums = found
-    everything, before = sum(values, Fraction(0)), len(values) - after
-    return {total / after - (everything - total) / before: ways for (_, total), ways in sums.items()}
+    return {total: ways for (_, total), ways in sums.items()}
 
 
-def _count(tasks: Sequence[_Ways], seen: Fraction, *, drop: bool) -> Fraction | None:
+def _count(tasks: Sequence[_Samples], seen: Fraction, *, drop: bool) -> Fraction | None:
     """The share of all combinations of the tasks' relabelings that reach `seen`; None where they are too many.
 
     Differences, scaled to whole numbers from 0, are exponents of a polynomial a task; the product's coefficients count
     the combinations. A polynomial is kept as one integer, its value at a power of two that no sum of coefficients
     reaches, so that the multiplication is Python's own.
     """
-    unit = math.lcm(*(difference.denominator for task in tasks for difference in task))
-    lows = [min(task) for task in tasks]
-    span = sum(int((max(task) - low) * unit) for task, low in zip(tasks, lows, strict=True))
-    combinations = math.prod(sum(task.values()) for task in tasks)
-    width = combinations.bit_length() + 1
+    unit = math.lcm(*(task.step.denominator for task in tasks))
+    sizes = [int(task.step * unit) for task in tasks]
+    span = sum(task.span * size for task, size in zip(tasks, sizes, strict=True))
+    everything = math.prod(task.relabelings for task in tasks)
+    width = everything.bit_length() + 1
     if span * width > _MOST_BITS:
         return None
     product = _product(
         [
-            sum(ways << int((difference - low) * unit) * width for difference, ways in task.items())
-            for task, low in zip(tasks, lows, strict=True)
+            sum(ways << (total - task.least) * size * width for total, ways in _sums(task.values, task.after).items())
+            for task, size in zip(tasks, sizes, strict=True)
         ]
     )
-    base = sum(lows, Fraction(0))
+    base = sum((task.least * task.step - task.shift for task in tasks), Fraction(0))
 
     def up_to(difference: Fraction) -> int:
         """How many combinations give at most this. The coefficients' sum is the remainder by 2**width - 1."""
@@ -184,9 +211,9 @@ def _count(tasks: Sequence[_Ways], seen: Fraction, *, drop: bool) -> Fraction | 
         return 0 if steps <= 0 else (product & ((1 << steps * width) - 1)) % ((1 << width) - 1)
 
     if drop:
-        return Fraction(up_to(seen), combinations)
-    below, inside = up_to(-abs(seen)), up_to(abs(seen) - Fraction(1, unit))
-    return Fraction(below + combinations - inside, combinations)
+        return Fraction(up_to(seen), everything)
+    below, least = up_to(-abs(seen)), math.ceil((abs(seen) - base) * unit)
+    return Fraction(below + everything - up_to(base + Fraction(least - 1, unit)), everything)
 
 
 def _product(factors: list[int]) -> int:
@@ -196,34 +223,29 @@ def _product(factors: list[int]) -> int:
     return factors[0]
 
 
-def _draw(pairs: Sequence[Pair], tasks: Sequence[_Ways | None], seen: Fraction, *, drop: bool) -> Fraction:
+@lru_cache(maxsize=4)
+def _draw(tasks: tuple[_Samples, ...]) -> tuple[list[int], int]:
+    """`DRAWS` sums over tasks of a relabeling's difference, as whole numbers, and of what: one by this."""
     source = random.Random(SEED)
-    unit = math.lcm(seen.denominator, *map(_unit, pairs))
-    totals = [0] * DRAWS
-    for pair, task in zip(pairs, tasks, strict=True):
-        totals = list(map(operator.add, totals, _drawn(source, pair, task, unit)))
-    bound = int(seen * unit)
-    hits = sum(total <= bound for total in totals) if drop else sum(abs(total) >= abs(bound) for total in totals)
-    return Fraction(hits + 1, DRAWS + 1)
+    unit = math.lcm(*(part.denominator for task in tasks for part in (task.step, task.shift)))
+    totals = [-sum(int(task.shift * unit) for task in tasks)] * DRAWS
+    for task in tasks:
+        size = int(task.step * unit)
+        totals = [total + size * chosen for total, chosen in zip(totals, _drawn(source, task), strict=True)]
+    return totals, unit
 
 
-def _unit(pair: Pair) -> int:
-    """A number that makes every relabeling's difference whole."""
-    before, after = pair
-    return math.lcm(*(value.denominator for value in (*before, *after))) * len(before) * len(after)
-
-
-def _drawn(source: random.Random, pair: Pair, task: _Ways | None, unit: int) -> list[int]:
-    """`DRAWS` relabelings of one task, times `unit`."""
-    if task is not None:
-        whole = [int(difference * unit) for difference in task]
-        everything = sum(task.values())
-        return source.choices(whole, cum_weights=[ways / everything for ways in accumulate(task.values())], k=DRAWS)
-    before, after = len(pair[0]), len(pair[1])
-    whole = [int(value * unit) for value in (*pair[0], *pair[1])]
-    total = sum(whole)
-    sums = (sum(source.sample(whole, after)) for _ in range(DRAWS))
-    return [chosen // after - (total - chosen) // before for chosen in sums]
+def _drawn(source: random.Random, task: _Samples) -> list[int]:
+    """`DRAWS` sums of what a relabeling calls after: of a list of all where that is short, else one by one."""
+    values, after = task.values, task.after
+    relabelings = task.relabelings
+    if relabelings <= _MOST_STATES:
+        return source.choices([sum(chosen) for chosen in combinations(values, after)], k=DRAWS)
+    if len(set(values)) * task.span <= _MOST_STATES:
+        sums = _sums(values, after)
+        weights = [ways / relabelings for ways in accumulate(sums.values())]
+        return source.choices(list(sums), cum_weights=weights, k=DRAWS)
+    return [sum(source.sample(values, after)) for _ in range(DRAWS)]
 
 
 # What could be seen
