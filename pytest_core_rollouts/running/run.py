@@ -90,8 +90,8 @@ class Run(ResultSource):
         """Asked while waiting: why to stop, or None."""
         self.begun_before: Callable[[], Collection[str]] = tuple
         """Ids of rollouts that a dead worker may have finished."""
-        self.given_up: Callable[[], Collection[str]] = tuple
-        """Ids of rollouts that have killed their workers often enough."""
+        self.told: Callable[[], Collection[str]] = tuple
+        """Ids of rollouts that pytest has heard of, from a dead worker or, given up, from the controller."""
         self.dealt: Callable[[], Sequence[int]] | None = tuple
         """Which items are this worker's, as the controller dealt them out; none where it is told one at a time."""
         self.tell: Callable[[State], None] = lambda state: None

@@ -41,8 +41,8 @@ def wait_before(item: pytest.Item, run: Run) -> bool | None:
     run.submit_dealt(item.session.items)
     if not isinstance(item, RolloutItem):
         return True if run.stop_wanted() is not None else None
-    if run.id_of(item) in run.given_up():
-        return True  # the controller has reported it
+    if run.id_of(item) in run.told():
+        return True
     if not item.starts_at_once:
         return None
     try:

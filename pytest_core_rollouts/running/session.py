@@ -126,7 +126,7 @@ class SessionPlugin:
         self.worker = worker
         self.run.stop_wanted = lambda: worker.stop_reason
         self.run.begun_before = lambda: worker.shared.listed("again")
-        self.run.given_up = lambda: worker.shared.listed("given-up")
+        self.run.told = lambda: worker.shared.listed("told")
         self.run.books.on_broken = worker.shared.break_off
         self.run.dealt = lambda: worker.shared.dealt_to(worker.name)
         self.run.tell = worker.tell

@@ -15,17 +15,19 @@ if TYPE_CHECKING:
 class ShardScheduling:
     """Gives each worker its items at once; xdist's `Scheduling` protocol.
 
-    `deal` tells a worker, by its name, which items are its own. `take_back` is told what a dead one had not reported,
+    `deal` tells a worker, by its name, which items are its own. `take_back` is told what a dead one had not completed,
     as node ids, and gives those that are to run again. `is_rollout` tells a rollout's node id from another test's.
     """
 
     def __init__(
         self,
+        config: pytest.Config,
         shards: int,
         deal: Callable[[str, list[int]], None],
         take_back: Callable[[list[str]], Container[str]],
         is_rollout: Callable[[str], bool],
     ) -> None:
+        self.config = config  # not in the protocol, but xdist's own have it, and plugins read it there
         self.shards = shards
         self.deal = deal
         self.take_back = take_back
@@ -65,7 +67,10 @@ class ShardScheduling:
         self._pending[node].pop(item_index, None)
 
     def mark_test_pending(self, item: str) -> None:
-        raise NotImplementedError("a dead worker's items go to the worker that replaces it")
+        """By a plugin: what a dead worker was at is to run again, in the one that replaces it."""
+        assert self.collection is not None
+        index = self.collection.index(item)
+        self._undealt[index % self.shards].insert(0, index)
 
     def remove_pending_tests_from_node(self, node: WorkerController, indices: Sequence[int]) -> None:
         raise NotImplementedError("nothing is stolen from a shard")
@@ -79,13 +84,13 @@ class ShardScheduling:
         if not pending:
             return None
         assert self.collection is not None
-        culprit = self.collection[pending[0]]
-        if not self.is_rollout(culprit):
-            self._undealt[shard_of(node)] = pending[1:]
-            return culprit
         again = self.take_back([self.collection[index] for index in pending])
-        self._undealt[shard_of(node)] = [index for index in pending if self.collection[index] in again]
-        return None
+        culprit = self.collection[pending[0]]
+        blamed = None if self.is_rollout(culprit) else culprit
+        self._undealt[shard_of(node)] = [
+            index for index in pending if self.collection[index] in again and self.collection[index] != blamed
+        ]
+        return blamed
 
     def schedule(self) -> None:
         if self.collection is None:

@@ -111,12 +111,13 @@ class SharedFolder:
         others = f" (and {len(waits) - 1} of {len(told) - 1} other workers)" if len(waits) > 1 else ""
         return State(sum(int(in_flight) for in_flight, _, _ in told), f"{waits[0]}{others}" if waits else "")
 
-    def add(self, kind: Literal["again", "given-up"], rollout_ids: Iterable[str]) -> None:
-        """`again`: begun by a worker that died, to be looked for among the rows first. `given-up`: not to be run."""
+    def add(self, kind: Literal["again", "told"], rollout_ids: Iterable[str]) -> None:
+        """`again`: begun by a worker that died, to be looked for among the rows first. `told`: not to be run,
+        since pytest has heard of them."""
         with (self.path / kind).open("a", encoding="ascii") as file:
             file.writelines(f"{rollout_id}\n" for rollout_id in rollout_ids)
 
-    def listed(self, kind: Literal["again", "given-up"]) -> frozenset[str]:
+    def listed(self, kind: Literal["again", "told"]) -> frozenset[str]:
         file = self.path / kind
         return frozenset(file.read_text(encoding="ascii").split()) if file.exists() else frozenset()
 

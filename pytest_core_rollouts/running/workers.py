@@ -58,8 +58,8 @@ class Controller:
         self.signals = signals
         self.node_ids = NodeIds(run.config, run.settings)
         self.shared = SharedFolder.make()
-        self.workers = len(run.config.getoption("tx"))
-        self._free_shards = list(range(self.workers))
+        self.workers = 0
+        self._free_shards: list[int] = []
         self._crashes: collections.Counter[str] = collections.Counter()
         self._failures = 0
 
@@ -73,6 +73,11 @@ class Controller:
         return self._in_flight > 1
 
     # ---- telling workers
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_setupnodes(self, specs: Sequence[object]) -> None:
+        self.workers = len(specs)
+        self._free_shards = list(range(self.workers))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
@@ -124,12 +129,13 @@ class Controller:
         distributed.shouldstop = reason
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_make_scheduler(self) -> ShardScheduling | None:
+    def pytest_xdist_make_scheduler(self, config: pytest.Config) -> ShardScheduling | None:
         if not self._sharded:
             return None
-        return ShardScheduling(
-            self.workers, self.shared.deal, self._take_back, lambda node_id: self.node_ids.read(node_id) is not None
-        )
+        return ShardScheduling(config, self.workers, self.shared.deal, self._take_back, self._is_rollout)
+
+    def _is_rollout(self, node_id: str) -> bool:
+        return self.node_ids.read(node_id) is not None
 
     # ---- dead workers
 
@@ -142,35 +148,52 @@ class Controller:
             self._free_shards.append(shard_of(node))
 
     def _take_back(self, node_ids: list[str]) -> Container[str]:
-        """Of what a dead worker of ours had before it, in its order: all but the rollouts that are given up now."""
-        rollout_ids = {named.node_id: self._rollout_id(named) for named in self.node_ids.read_all(node_ids)}
-        self.shared.add("again", rollout_ids.values())
-        done = self.run.books.finished(set(rollout_ids.values()))
-        unfinished = [node_id for node_id, rollout_id in rollout_ids.items() if rollout_id not in done]
-        in_flight = unfinished[: self._in_flight]
-        self._crashes.update(in_flight)
-        given_up = {node_id for node_id in in_flight if self._crashes[node_id] >= CRASHES}
+        """Of what a dead worker of ours had before it, in its order: all but the rollouts that pytest has heard of.
+
+        Those that were in flight are to blame, unless another test was running: xdist blames that one.
+        """
+        waiting = {
+            named.node_id: rollout_id
+            for named in self.node_ids.read_all(node_ids)
+            if not self._is_told(rollout_id := self._rollout_id(named))
+        }
+        self.shared.add("again", waiting.values())
+        given_up = set()
+        if self._is_rollout(node_ids[0]):
+            done = self.run.books.finished(set(waiting.values()))
+            unfinished = [node_id for node_id, rollout_id in waiting.items() if rollout_id not in done]
+            in_flight = unfinished[: self._in_flight]
+            self._crashes.update(in_flight)
+            given_up = {node_id for node_id in in_flight if self._crashes[node_id] >= CRASHES}
         for node_id in sorted(given_up):
             location = (node_id.split("::")[0], 0, node_id)
             report = pytest.TestReport(node_id, location, {}, "failed", self._give_up(node_id), "setup")
             self.run.config.hook.pytest_runtest_logreport(report=report)
-        return set(node_ids) - given_up
+        return {one for one in node_ids if one in waiting or not self._is_rollout(one)} - given_up
 
-    @pytest.hookimpl(optionalhook=True)
+    @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:
         """xdist's own schedulers: queue a crashed worker's rollout again, once."""
         named = self.node_ids.read(crashitem)
         if named is None:
             return
-        self._crashes[crashitem] += 1
-        if self._crashes[crashitem] >= CRASHES:
-            report.when = "setup"  # an ERROR: the rollout has no reward
-            report.longrepr = self._give_up(crashitem)
-            return
-        self.shared.add("again", [self._rollout_id(named)])
-        with suppress(NotImplementedError):  # loadscope and its kin have queued it themselves
-            sched.mark_test_pending(crashitem)
+        queued = str(report.outcome) == "rerun"  # by pytest-rerunfailures
         report.outcome = "rerun"  # type: ignore[assignment]
+        rollout_id = self._rollout_id(named)
+        self._crashes[crashitem] += 1
+        if self._is_told(rollout_id):
+            self.shared.add("told", [rollout_id])
+        elif self._crashes[crashitem] >= CRASHES:
+            report.when, report.outcome = "setup", "failed"  # an ERROR: the rollout has no reward
+            report.longrepr = self._give_up(crashitem)
+        else:
+            self.shared.add("again", [rollout_id])
+            with suppress(NotImplementedError):  # loadscope and its kin have queued it themselves
+                queued or sched.mark_test_pending(crashitem)
+
+    def _is_told(self, rollout_id: str) -> bool:
+        """Whether pytest has heard of the rollout, so that whatever comes later is none of its doing."""
+        return rollout_id in self.run.reported or rollout_id not in self.run.selected
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         return ("", "", "") if str(report.outcome) == "rerun" and report.nodeid in self._crashes else None
@@ -181,7 +204,7 @@ class Controller:
         assert named is not None, "only rollouts are given up"
         task = self._task(named)
         rollout = self.run.plan(task or Task(id=named.task_id, instruction="unknown"), named.agent, named.sample)
-        self.shared.add("given-up", [rollout.rollout_id])
+        self.shared.add("told", [rollout.rollout_id])
         if self.run.books.finished({rollout.rollout_id}):
             return f"its worker died {CRASHES} times while it told the result, which is in {self.run.out}"
         record = lost_record(rollout, f"its worker died {CRASHES} times")

@@ -132,6 +132,34 @@ def test_a_wrong_answer_is_told_again_and_never_run_again(beside: Beside, way: t
     assert beside.started["wrong"] == 2, "once a run"
 
 
+DIES = """
+import os, time
+from pathlib import Path
+
+def die():
+    flag = Path(__file__).with_name("died")
+    if "PYTEST_XDIST_WORKER" in os.environ and not flag.exists():
+        flag.touch()
+        time.sleep(1)  # what pytest-rerunfailures tells its controller has a way of its own
+        os._exit(3)
+
+def pytest_runtest_logreport(report):
+    if {task!r} in report.nodeid and report.when == "setup":
+        die()
+"""
+
+
+@pytest.mark.parametrize("way", WAYS[1:], ids=len)
+@pytest.mark.parametrize("dies", ["tasks/right/", "::test_one"])
+def test_a_crash_runs_again_once(beside: Beside, way: tuple[str, ...], dies: str) -> None:
+    """pytest-rerunfailures queues anew what killed its worker, too."""
+    beside.project.write("conftest.py", DIES.format(task=dies))
+    result = beside.run("--reruns", "2", "--only-rerun", "Fault", "--rollout-retries", "0", *way)
+    assert (beside.project.path / "died").exists()
+    assert {key: count for key, count in outcomes(result).items() if key != "rerun"} == BASE, text_of(result)
+    assert beside.started == {"right": 1, "wrong": 1, "mended": 2}
+
+
 @pytest.mark.parametrize("way", WAYS, ids=len)
 def test_in_random_order(beside: Beside, way: tuple[str, ...]) -> None:
     result = beside.run(*way, without=("no:sugar", "no:cacheprovider"))

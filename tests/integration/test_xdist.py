@@ -115,6 +115,26 @@ def test_each_worker_keeps_so_many_in_flight(project: Project, core: FakeCore) -
     assert 5 <= most <= 8
 
 
+def test_workers_given_by_tx_all_get_their_part(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    project.write("conftest.py", WHERE)
+    args = ("--tx", "3*popen", "-d", "--rollout-concurrency", "2")
+    result = project.run_apart("tasks", "--samples", "6", *args)
+    assert outcomes(result) == {"passed": 6}, text_of(result)
+    assert Counter((project.path / "where").read_text().split()) == {"gw0": 2, "gw1": 2, "gw2": 2}
+
+
+WHERE = """
+import os
+from pathlib import Path
+
+def pytest_runtest_logstart():
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        with Path(__file__).with_name("where").open("a") as file:
+            file.write(os.environ["PYTEST_XDIST_WORKER"] + " ")
+"""
+
+
 ODD: dict[str, bytes | None] = {
     "surrogate": b'{"x": "\\ud835"}',
     "bytes": b'{"x": "\xff\xfe"}',

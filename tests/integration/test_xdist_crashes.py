@@ -109,16 +109,13 @@ def pytest_runtest_logreport(report):
 def test_a_worker_that_dies_while_it_reports(
     project: Project, core: FakeCore, workers: tuple[str, ...], when: str
 ) -> None:
+    """What the controller has heard of is not told again, though the worker's word that it is done has not come."""
     for name in "abc":
         project.task(name)
     project.write("conftest.py", DIES.format(when=when, task="tasks/b/", always=False))
     with Running(project, "tasks", "--samples", "2", *workers) as pytest_:
-        ended = pytest_.end()
+        check(project, core, pytest_.end(), 6)
     assert (project.path / "died").exists()
-    if when == "setup":
-        check(project, core, ended, 6)
-    assert len(rows(project)) == 6
-    assert set(attempts(core).values()) == {1}
 
 
 KILLER = """
@@ -169,6 +166,27 @@ def test_another_test_that_kills_its_worker_is_blamed_itself(project: Project, c
     assert "crashed while running 'tests/test_die.py::test_die'" in ended.text
     assert len(rows(project)) == 6
     assert set(attempts(core).values()) == {1}
+
+
+DIES_LATE = """
+import os, time
+from pathlib import Path
+
+def test_die():
+    while len(b"".join(path.read_bytes() for path in Path("runs").glob("*.jsonl")).splitlines()) < 6:
+        time.sleep(0.05)
+    os._exit(3)
+"""
+
+
+def test_another_test_that_kills_its_worker_costs_no_rollout_twice(project: Project, core: FakeCore) -> None:
+    """Rollouts were in flight beside it, and have finished when it dies."""
+    project.task("a")
+    project.write("tests/test_die.py", DIES_LATE)
+    with Running(project, "tests", "tasks", "--samples", "6", *SHARDED) as pytest_:
+        ended = pytest_.end()
+    assert "1 failed, 6 passed" in ended.text, ended.text
+    assert len(rows(project)) == len(core.sessions) == 6
 
 
 @pytest.mark.parametrize("most", [0, 1])
