@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,40 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
+# All observers are told of a frame in one go: after this one, lists hold what is near the window, and no more.
+NEXT_FRAME = """() => new Promise((done) => {
+    const observer = new IntersectionObserver(() => { observer.disconnect(); done(); });
+    observer.observe(document.documentElement);
+})"""
+
+TURN = """() => {
+    const turn = { over: false };
+    addEventListener("hashchange", () => { turn.over = true; }, { once: true });
+    return turn;
+}"""
+
+
+def wait_until_drawn(page: Page) -> None:
+    """What comes later than a page itself is there: the details of a rollout, and the rows near the window.
+
+    Not needed where filters, folds and j and k are followed by a look at a list's first rows: these are drawn at once.
+    """
+    page.wait_for_selector(".loading", state="detached")
+    page.evaluate(NEXT_FRAME)
+
+
+@contextmanager
+def turning(page: Page) -> Iterator[None]:
+    """What is done within leads to another address; afterwards the page there is drawn.
+
+    A click or key is over before `hashchange`, on which the report draws: its listener is older, so it runs first.
+    """
+    turn = page.evaluate_handle(TURN)
+    yield
+    page.wait_for_function("turn => turn.over", arg=turn)
+    wait_until_drawn(page)
+
+
 class Viewer:
     """Opens reports, and keeps what the browser complained of and everything it asked the network for."""
 
@@ -42,8 +77,8 @@ class Viewer:
         self._pages: list[Page] = []
         self.complaints: list[str] = []
 
-    def open(self, report: Path, address: str = "", *, ready: bool = True, **options: Any) -> Page:
-        """A page of its own that shows the report at `address` (`#/...`)."""
+    def open(self, report: Path, address: str = "", **options: Any) -> Page:
+        """A page of its own that shows the report at `address` (`#/...`), drawn."""
         page = self._browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **options})
         self._pages.append(page)
         page.set_default_timeout(15_000)
@@ -51,8 +86,8 @@ class Viewer:
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         page.on("request", lambda request: self._requested(request.url, report))
         page.goto(report.as_uri() + address)
-        if ready:
-            page.wait_for_selector("html[data-ready]")
+        page.wait_for_selector("html[data-ready]")
+        wait_until_drawn(page)
         return page
 
     def _requested(self, url: str, report: Path) -> None:

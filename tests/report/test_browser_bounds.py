@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import pytest
 from pytest_core_rollouts.records import RolloutRecord
 from pytest_core_rollouts.report.baseline import load_baseline
 from pytest_core_rollouts.report.html import write_html
-from tests.report.conftest import INSTALL, Viewer
+from tests.report.conftest import INSTALL, Viewer, turning, wait_until_drawn
 from tests.report.trajectories import HOSTILE, LONG_LINE, command, item, many_outcomes, row, said, thought, user, write
 
 if TYPE_CHECKING:
@@ -65,17 +64,18 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def walk(page: Page) -> str:
     """Every page of the hostile report, opened by clicking; all that was seen."""
     seen = [page.inner_text("main")]
-    page.click(".matrix tbody tr:has-text('task/') th a")
-    page.wait_for_selector(".card")
+    with turning(page):
+        page.click(".matrix tbody tr:has-text('task/') th a")
     seen.append(page.inner_text("main"))
-    page.click("table.rollouts tbody tr:first-child td.num a")
-    page.wait_for_selector(".item")
+    with turning(page):
+        page.click("table.rollouts tbody tr:first-child td.num a")
     for summary in page.locator("summary").all():
         summary.click()
     for _ in range(30):
         page.keyboard.press("j")
         seen.append(page.inner_text("main"))
-    page.click("nav >> text=Run")
+    with turning(page):
+        page.click("nav >> text=Run")
     seen.append(page.inner_text("main"))
     return "\n".join(seen)
 
@@ -102,8 +102,8 @@ def test_what_cannot_be_seen_is_shown(viewer: Viewer, hostile: Path) -> None:
 
 def test_terminal_colors_are_colors_and_other_escapes_are_gone(viewer: Viewer, hostile: Path) -> None:
     page = viewer.open(hostile)
-    page.click(".matrix tbody tr:has-text('task/') a.sq")
-    page.wait_for_selector("[data-step='3'] .output")
+    with turning(page):
+        page.click(".matrix tbody tr:has-text('task/') a.sq")
     out = page.locator("[data-step='3'] .output")
     assert out.locator(".t-1").first.inner_text() == "red"
     assert out.locator(".t-2.t-bold").first.inner_text() == "green"
@@ -113,10 +113,11 @@ def test_terminal_colors_are_colors_and_other_escapes_are_gone(viewer: Viewer, h
 
 def test_items_of_unexpected_shapes_are_shown_as_data(viewer: Viewer, hostile: Path) -> None:
     page = viewer.open(hostile)
-    page.click(".matrix tbody tr:has-text('task/') a.sq")
-    page.wait_for_selector(".item")
+    with turning(page):
+        page.click(".matrix tbody tr:has-text('task/') a.sq")
     for _ in range(30):
         page.keyboard.press("j")
+    wait_until_drawn(page)
     assert page.locator(".item").count() == 19
 
 
@@ -145,10 +146,9 @@ def test_the_browser_refuses_markup_made_of_text(browser: Any, hostile: Path) ->
 def test_a_line_of_two_megabytes_is_shown_in_part_and_unfolds_by_pages(viewer: Viewer, tmp_path: Path) -> None:
     items = [command(1, "cat blob", LONG_LINE), command(2, LONG_LINE, "short"), said(3, LONG_LINE)]
     page = viewer.open(made(tmp_path, row("big", 0, 0, 1.0, items=items)))
-    start = time.perf_counter()
-    page.click("a.sq")
-    page.wait_for_selector("[data-step='3']")
-    assert time.perf_counter() - start < 2
+    with turning(page):
+        page.click("a.sq")
+    assert page.locator(".item").count() == 3
     assert len(page.inner_text("main")) < 20_000
     step = page.locator("[data-step='1']")
     step.locator("[data-fold=open]").click()
@@ -160,22 +160,21 @@ def test_a_line_of_two_megabytes_is_shown_in_part_and_unfolds_by_pages(viewer: V
 def test_a_trajectory_of_20000_items_keeps_few_of_them_on_the_page(viewer: Viewer, tmp_path: Path) -> None:
     items = [command(at, f"echo {at}", f"{at}\n") for at in range(1, 20_001)]
     page = viewer.open(made(tmp_path, row("long", 0, 0, 1.0, items=items)), f"#/rollout/{RUN}.long.codex-gpt-x.0")
-    page.wait_for_selector(".item")
-    assert page.locator(".item").count() < 100
+    assert 0 < page.locator(".item").count() < 100
     page.evaluate("scrollTo(0, document.body.scrollHeight)")
-    page.wait_for_selector("[data-step='20000']")
-    page.wait_for_timeout(200)
+    wait_until_drawn(page)
+    assert page.locator("[data-step='20000']").count() == 1
     assert page.locator(".item").count() < 150
     page.fill("#find", "echo 12345")
     assert page.locator(".item .number").all_inner_texts() == ["12345"]
     deep = viewer.open(tmp_path / "report.html", f"#/rollout/{RUN}.long.codex-gpt-x.0/15000")
-    deep.wait_for_function("document.activeElement.dataset.step === '15000'")
+    assert deep.evaluate("document.activeElement.dataset.step") == "15000"
     box = deep.locator("[data-step='15000']").bounding_box()
     assert box is not None
     assert 0 < box["y"] < 900
 
 
-def test_5000_rollouts_open_within_two_seconds(viewer: Viewer, tmp_path: Path) -> None:
+def test_a_report_of_5000_rollouts_keeps_few_rows_on_the_page(viewer: Viewer, tmp_path: Path) -> None:
     with (tmp_path / "run.jsonl").open("wb") as file:
         for task in range(313):
             for agent in (0, 1):
@@ -184,25 +183,21 @@ def test_5000_rollouts_open_within_two_seconds(viewer: Viewer, tmp_path: Path) -
                     fields["items"] = [said(1, f"{task} {sample} " * 800)]
                     file.write(RolloutRecord(**fields).to_line())
     write_html([tmp_path / "run.jsonl"], tmp_path / "report.html")
-    assert min(seconds_to_open(viewer, tmp_path / "report.html") for _ in range(3)) < 2  # others use this machine too
     page = viewer.open(tmp_path / "report.html")
-    assert page.locator(".matrix tbody tr:not([aria-hidden])").count() < 120
+    assert 0 < page.locator(".matrix tbody tr:not([aria-hidden])").count() < 120
     page.fill("#search", "task-300")
     assert page.locator(".matrix a.sq").count() == 16
     page.fill("#search", "")
-    page.click("nav >> text=Rollouts")
+    with turning(page):
+        page.click("nav >> text=Rollouts")
     assert "5,008 rollouts" in page.inner_text("main")
     assert page.locator("table.rollouts tbody tr:not([aria-hidden])").count() < 200
     page.evaluate("scrollTo(0, document.body.scrollHeight)")
-    page.wait_for_selector("table.rollouts tbody tr:has-text('task-312')")
-    page.locator("table.rollouts tbody tr:has-text('task-312') td.num a").last.click()
-    page.wait_for_selector(".item")
-
-
-def seconds_to_open(viewer: Viewer, report: Path) -> float:
-    start = time.perf_counter()
-    viewer.open(report).wait_for_selector(".matrix .sq")
-    return time.perf_counter() - start
+    wait_until_drawn(page)
+    assert page.locator("table.rollouts tbody tr:not([aria-hidden])").count() < 200
+    with turning(page):
+        page.locator("table.rollouts tbody tr:has-text('task-312') td.num a").last.click()
+    assert page.locator(".item").count() == 1
 
 
 # Access
@@ -235,9 +230,9 @@ def test_axe_finds_nothing_against_wcag_aa(viewer: Viewer, report: Path, name: s
     axe = pytest.importorskip("axe_playwright_python", reason=INSTALL)
     script = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
     page = viewer.open(report, PAGES[name], color_scheme=scheme, bypass_csp=True)
-    page.wait_for_selector(".item, .matrix, table, .callout")
     for summary in page.locator("summary").all():
         summary.click()
+    page.wait_for_selector("details[open] > div:empty", state="detached")  # an instruction is unpacked when asked for
     page.evaluate(script)
     found = page.evaluate("axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']})")
     told = [
@@ -251,7 +246,6 @@ def test_axe_finds_nothing_against_wcag_aa(viewer: Viewer, report: Path, name: s
 @pytest.mark.parametrize("name", PAGES)
 def test_a_narrow_window_needs_no_scrolling_sideways(viewer: Viewer, report: Path, name: str) -> None:
     page = viewer.open(report, PAGES[name], viewport={"width": 360, "height": 740})
-    page.wait_for_selector(".item, .matrix, table, .callout")
     assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 
