@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -165,3 +166,97 @@ def test_output_that_cannot_be_written_is_an_error_and_no_verdict(tmp_path: Path
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (4, "ERROR: the output: No space left on device\n")
+
+
+def test_an_agent_file_called_like_a_harness_is_judged_apart_from_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    same = {"slug": "codex", "digest": "d" * 64}
+    rows = [
+        *run({"t": YES, "u": YES}, agents=2, agent={**same, "name": "codex"}),
+        *run({"t": NO, "u": YES}, agents=2, agent={**same, "name": None}),
+    ]
+    path = written(tmp_path / "x.jsonl", *rows)
+    code, text, _ = said(capfd, "report", path, "--gate", "mean>=0.9")
+    assert code == 1
+    assert "failed: codex dddddd: 0.500 &lt; 0.9; codex dddddd (2): 1.000 &gt;= 0.9\n" in text
+    assert "| task (solved/graded) | codex dddddd | codex dddddd (2) |\n" in text
+    assert "| t                    |          0/4 |              4/4 |\n" in text
+
+
+@pytest.mark.parametrize(
+    ("gate", "code", "line"),
+    [("each", 0, "passed: every rollout was expected to fail"), ("mean>=0.5", 1, "undecided: no rollout has run")],
+)
+def test_of_expected_failures_alone_a_file_is_judged_as_its_run_was(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], gate: str, code: int, line: str
+) -> None:
+    path = written(tmp_path / "x.jsonl", *run({"t": NO}, settings={"xfail": "too hard"}))
+    got, text, _ = said(capfd, "report", path, "--gate", gate)
+    assert got == code
+    assert f": {line}\n" in text
+
+
+def test_a_mark_of_thousands_of_digits_is_no_gate(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "x.jsonl", *run({"t": YES}))
+    code, _, err = said(capfd, "report", path, "--gate", f"mean>=0.{'3' * 5000}")
+    assert code == 4
+    assert err.startswith("ERROR: --gate: unknown gate 'mean>=0.333")
+
+
+def test_rows_from_a_pipe_make_a_table_but_no_html(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.jsonl", *run({"t": YES}))
+    for html, code, told in ("", 0, ""), (" --html o.html", 4, "ERROR: --html: /dev/stdin is no regular file"):
+        command = f"cat {path} | {sys.executable} -m pytest_core_rollouts report /dev/stdin{html}"
+        done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert done.stdout.startswith("4 rollouts: 1 task, 4 samples each\n") == (code == 0)
+        assert done.stderr.startswith(told)
+    assert not (tmp_path / "o.html").exists()
+
+
+def test_a_row_that_was_cut_off_is_one_line_and_another_files_text_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "x.jsonl", *run({"t": YES}))
+    path.write_bytes(path.read_bytes()[:-9])
+    code, text, err = said(capfd, "report", path)
+    assert (code, text[:20], err) == (
+        0,
+        "rows 3 of 4 selected",
+        f"WARNING: {path}:4: passed over: the row was cut off\n",
+    )
+    for other in (b"hello", b"\xef\xbb\xbf" + path.read_bytes().split(b"\n")[0], b"\x1f\x8b\x08 packed"):
+        path.write_bytes(other)
+        code, _, err = said(capfd, "report", path)
+        assert code == 4
+        assert err.startswith(f"ERROR: {path}:1: not JSON (")
+        assert err.count("\n") == 1
+
+
+HUGE = "9" * 400
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "what"),
+    [
+        ("reward", HUGE, "'reward' is too large a number"),
+        ("reward", "1e400", "'reward' is too large a number"),
+        ("duration_s", "1e400", "'duration_s' is too large a number"),
+        ("duration_s", HUGE, "'duration_s' is too large a number"),
+        ("sample", HUGE, "'sample' is too large a number"),
+        ("planned", '{"run":"x"}', "'planned' holds something else than counts"),
+        ("planned", '{"group":-1}', "'planned' holds something else than counts"),
+        ("planned", '{"tasks":null}', "'planned' holds something else than counts"),
+    ],
+)
+def test_numbers_that_no_run_writes_are_named_by_file_and_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], field: str, value: str, what: str
+) -> None:
+    path = written(tmp_path / "x.jsonl", *run({"t": YES}))
+    first, _, rest = path.read_text().partition("\n")
+    row = json.loads(first)
+    path.write_text(rest + json.dumps(row | {field: "HERE"}).replace('"HERE"', value) + "\n")
+    for verb in (["report"], ["compare", str(path)], ["export", "--format", "groups"]):
+        code, out, err = said(capfd, *verb, path)
+        assert (code, out, err) == (4, "", f"ERROR: {path}:4: not a rollout record: {what}\n")

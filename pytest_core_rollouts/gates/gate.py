@@ -233,7 +233,7 @@ def _change(comparison: Comparison) -> str:
 
 # ---- parsing
 
-_SHARE = r"(?P<share>0|1|0?\.\d+|0\.\d+|1\.0+)"
+_SHARE = r"(?P<share>0|1|0?\.\d{1,100}|1\.0{1,100})"
 _FORMS: Mapping[str, Callable[[re.Match[str]], Gate]] = {
     r"each": lambda _: Each(),
     r"none": lambda _: Collect(),

@@ -188,6 +188,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("usage", "items_file"), (dict, type(None))),
     "items": (list, type(None)),
 }
+_WHOLE = 2**53
+"""From here on numbers are none that a row has, and few readers take them for what they are."""
 
 
 def _masked(name: str, value: Any, masks: Masker) -> Any:
@@ -205,6 +207,10 @@ def _checked(name: str, value: Any) -> Any:
     types = _TYPES.get(name)
     if types and (not isinstance(value, types) or isinstance(value, bool)):
         raise ValueError(f"{name!r} is {type(value).__name__}")
+    if isinstance(value, _NUMBER) and not -_WHOLE < value < _WHOLE:
+        raise ValueError(f"{name!r} is too large a number")
+    if name == "planned" and not all(type(count) is int and 0 <= count < _WHOLE for count in value.values()):
+        raise ValueError("'planned' holds something else than counts")
     return value
 
 

@@ -110,8 +110,7 @@ def _mend_tail(path: Path, fd: int) -> int:
         start -= block
         tail = os.pread(fd, block, start) + tail
     tail = tail[tail.rfind(b"\n") + 1 :]
-    begun = tail.rstrip(b"\0")  # a power cut can leave a file longer than what was written
-    if not (begun.startswith(ROW_START) or ROW_START.startswith(begun)):
+    if not _is_begun(tail):
         raise RecordsError(
             f"{path}: its last line is neither whole nor a rollout record, and is left alone; "
             "choose another file with --rollout-out"
@@ -123,6 +122,12 @@ def _mend_tail(path: Path, fd: int) -> int:
         return end - len(tail)
     _write(fd, b"\n")
     return end + 1
+
+
+def _is_begun(tail: bytes) -> bool:
+    """Whether a last line without its newline is a row whose writer died, and no other file's text."""
+    begun = tail.rstrip(b"\0")  # a power cut can leave a file longer than what was written
+    return begun.startswith(ROW_START) or ROW_START.startswith(begun)
 
 
 @contextmanager
@@ -160,7 +165,7 @@ def read_located(path: Path, *, items: bool = True) -> Iterator[tuple[int, Rollo
                 try:
                     record = RolloutRecord.from_line(line)
                 except RecordsError as error:
-                    if line.endswith(b"\n") or not isinstance(error, NotJSON):
+                    if line.endswith(b"\n") or not (isinstance(error, NotJSON) and _is_begun(line)):
                         raise RecordsError(f"{path}:{number}: {error}") from None
                     warn(f"{path}:{number}: passed over: the row was cut off")
                     return

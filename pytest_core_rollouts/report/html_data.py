@@ -145,7 +145,7 @@ def _columns(
         "outcome": [OUTCOMES.index(outcome(row)) for row in rows],
         "reward": [row.reward for row in rows],
         "duration": [row.duration_s for row in rows],
-        "tokens": [_tokens(row.usage) for row in rows],
+        "tokens": [row.tokens for row in rows],
         "items": [items for items, _ in found.briefs],
         "brief": [brief for _, brief in found.briefs],
         "xfail": [at for at, row in enumerate(rows) if row.xfail],  # few: their places
@@ -160,12 +160,6 @@ def _faults(rows: Sequence[RolloutRecord]) -> list[dict[str, Any]]:
             kinds.setdefault(fault_kind(row), []).append(at)
     ordered = sorted(kinds.items(), key=lambda kind: (-len(kind[1]), kind[0]))
     return [{"kind": kind, "count": len(places), "first": places[0]} for kind, places in ordered]
-
-
-def _tokens(usage: Mapping[str, Any] | None) -> int | None:
-    counts = [(usage or {}).get(key) for key in ("total_tokens", "input_tokens", "output_tokens")]
-    total, *parts = [count if type(count) is int and count >= 0 else None for count in counts]
-    return total if total is not None or None in parts else sum(part or 0 for part in parts)
 
 
 def _agent(agent: AgentScore, tasks: Mapping[str, int]) -> dict[str, Any]:

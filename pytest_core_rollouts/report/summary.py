@@ -9,6 +9,7 @@ every one had passed.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -330,10 +331,18 @@ def agent_key(record: RolloutRecord) -> tuple[str, str, str, str]:
 
 
 def _labels(keys: Iterable[tuple[str, str, str, str]]) -> dict[tuple[str, str, str, str], str]:
-    """A short name for each agent: its file's name or harness/model; where two are the same, the digest's start too."""
-    plain = {key: key[2] or (key[0] if key[1] == "default" else f"{key[0]}/{key[1]}") for key in keys}
-    shared = {label for label in plain.values() if list(plain.values()).count(label) > 1}
-    return {key: f"{label} {key[3][:6]}" if label in shared else label for key, label in plain.items()}
+    """A short name for each agent, its own: its file's name or harness/model; where two are the same, the digest's
+    start too; where that is the same as well (an agent file may be called like a harness), a number.
+    """
+    plain = {key: key[2] or (key[0] if key[1] == "default" else f"{key[0]}/{key[1]}") for key in sorted(keys)}
+    often = Counter(plain.values())
+    labels: dict[tuple[str, str, str, str], str] = {}
+    for key, label in plain.items():
+        own = f"{label} {key[3][:6]}".rstrip() if often[label] > 1 else label
+        numbered = (f"{own} ({number})" for number in itertools.count(2))
+        taken = set(labels.values())
+        labels[key] = next(one for one in itertools.chain((own,), numbered) if one not in taken)
+    return labels
 
 
 def _agent_score(label: str, rows: Sequence[RolloutRecord]) -> AgentScore:

@@ -48,6 +48,8 @@ class Replay:
     @classmethod
     def open(cls, path: Path) -> Replay:
         """Read which rows there are. Raises RecordsError."""
+        if path.exists() and not path.is_file():
+            raise RecordsError(f"{path}: is no regular file, and is read more than once; make a file of it")
         located: list[tuple[int, RolloutRecord]] = []
         read: dict[int, RolloutRecord] = {}
         for offset, record in read_located(path, items=False):

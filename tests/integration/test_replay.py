@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,7 @@ def test_agent_files_are_not_needed(project: Project) -> None:
         (("--rollout-replay", "none.jsonl"), "--rollout-replay: "),
         (("--rollout-replay", "empty.jsonl"), "--rollout-replay: "),
         (("--rollout-replay", "broken.jsonl"), "--rollout-replay: "),
+        (("--rollout-replay", "pipe"), "--rollout-replay: "),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_a_usage_error(project: Project, args: tuple[str, ...], error: str) -> None:
@@ -231,6 +233,7 @@ def test_what_makes_no_sense_is_a_usage_error(project: Project, args: tuple[str,
     old(project, row("a", 0, 1.0, {"x": 1}))
     project.write("empty.jsonl")
     project.write("broken.jsonl", "{}\n")
+    os.mkfifo(project.path / "pipe")
     result = project.run_apart(*REPLAY, *args)
     assert usage_error(result).startswith(error)
     assert not project.results
