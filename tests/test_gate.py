@@ -316,6 +316,30 @@ def test_new_and_changed_tasks_are_not_compared_and_a_missing_result_fails() -> 
     assert str(judgment) == "gate baseline: failed: no result for C, which the baseline has"
 
 
+def test_a_result_that_may_still_come_leaves_the_baseline_gate_undecided() -> None:
+    before = {"A": YES, "B": YES, "C": YES}
+    selected: dict[Identity, frozenset[str]] = {("codex", "default", None): frozenset("ABC")}
+    rows = [*run({"A": YES, "B": (None, "not run", "not run", "not run"), "C": ("not run",) * 4})]
+    then = Baseline(Path("x"), summarize(run(before, run_id="old")))
+    [judgment] = judge([parse_gate("baseline")], summarize(rows), then, selected)
+    assert judgment.passed is None
+    assert judgment.text == "no result yet for B, C, which the baseline has (1 without a reward, 7 did not run)"
+    rows = [*run({"A": YES, "B": (None, "interrupted", "not run", "not run")})]  # C was skipped: B alone is to come
+    [judgment] = judge([parse_gate("baseline")], summarize(rows), then, selected)
+    assert (judgment.passed, judgment.text) == (False, "no result for C, which the baseline has")
+
+
+def test_an_agent_that_has_not_begun_leaves_the_baseline_gate_undecided() -> None:
+    then = Baseline(Path("x"), both("gpt-4", "gpt-5"))
+    tasks: dict[Identity, frozenset[str]] = {("codex", model, None): frozenset("a") for model in ("gpt-4", "gpt-5")}
+    begun = summarize(run({"a": YES}, model="gpt-5", agents=2))
+    [judgment] = judge([parse_gate("baseline")], begun, then, tasks)
+    assert judgment.passed is None
+    assert "; codex/gpt-4: no result yet for a, which the baseline has (4 did not run); others: none of 4 " in str(
+        judgment
+    )
+
+
 def test_an_agent_without_any_result_fails_too_where_the_baseline_has_some() -> None:
     """All that was selected of it was skipped, say; the other agent is no worse."""
     then = Baseline(Path("x"), both("gpt-4", "gpt-5"))

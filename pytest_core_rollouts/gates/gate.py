@@ -176,10 +176,13 @@ class NoDrop(_AgainstBaseline):
 
     def judge(self, now: Comparison, worst: Comparison, best: Comparison, lacking: list[str]) -> Verdict:
         reasons = list(self._reasons(best))
-        if lacking:
-            reasons.insert(0, f"no result for {listed(lacking, NAMED)}, which the baseline has")
+        if surely := _for_good(now.after, lacking):
+            reasons.insert(0, f"no result for {listed(surely, NAMED)}, which the baseline has")
         if reasons:
             return Verdict(False, "; ".join(reasons))
+        if lacking:
+            text = f"no result yet for {listed(lacking, NAMED)}, which the baseline has"
+            return Verdict(None, text + _missing(now.after))
         if not now.tasks:
             return Verdict(None, "no task can be compared: all are new or changed")
         missing = _missing(now.after)
@@ -200,6 +203,16 @@ class NoDrop(_AgainstBaseline):
                 for one in worst
             ]
             yield f"significant drop on {listed(told, NAMED)}"
+
+
+def _for_good(agent: AgentScore, lacking: Sequence[str]) -> list[str]:
+    """Those of the tasks that lack a result to which no rollout still to run can give one.
+
+    Of tasks without a row some were skipped for certain where they are more than those that are still to be begun.
+    """
+    done = {score.task: score.rows >= score.planned for score in agent.tasks}
+    skipped = sum(task not in done for task in lacking) > agent.planned_tasks - len(done)
+    return [task for task in lacking if done.get(task, skipped)]
 
 
 class Lost(_AgainstBaseline):
@@ -324,9 +337,10 @@ def _judgment(
         tasks = own if selected is None else selected.get(agent.identity, own)
         before = None if baseline is None else baseline.of(agent, judged)
         told[agent.label] = _unless_unfinished(agent, gate.verdict(Evidence(agent, before, tasks)))
+    silent = judged.planned - sum(agent.planned for agent in judged.agents)
     if gate.needs_baseline and baseline is not None and selected is not None:
-        told |= {one.agent.label: gate.verdict(one) for one in _silent(judged, baseline, selected)}
-    if silent := judged.planned - sum(agent.planned for agent in judged.agents):
+        told |= {one.agent.label: gate.verdict(one) for one in _silent(judged, baseline, selected, silent)}
+    if silent:
         told["others"] = Verdict(None, f"none of {silent} rollouts has run")
     if not told and selected is not None and not any(selected.values()) and gate.expression in ("each", "none"):
         told["all"] = Verdict(True, "every rollout was expected to fail")
@@ -339,13 +353,20 @@ def _judgment(
     return Judgment(gate.expression, passed, text or "no rollout has run")
 
 
-def _silent(judged: Summary, baseline: Baseline, selected: Mapping[Identity, frozenset[str]]) -> Iterator[Evidence]:
-    """Of agents that have no row at all, though tasks were selected of them that the baseline has."""
+def _silent(
+    judged: Summary, baseline: Baseline, selected: Mapping[Identity, frozenset[str]], planned: int
+) -> Iterator[Evidence]:
+    """Of agents that have no row at all, though tasks were selected of them that the baseline has.
+
+    `planned`: the rollouts of all such agents that are still to run; of none all tasks were skipped.
+    """
     heard = {agent.identity for agent in judged.agents}
     for before in baseline.summary.agents:
         tasks = selected.get(before.identity, frozenset())
         if before.identity not in heard and any(score.graded and score.task in tasks for score in before.tasks):
-            yield Evidence(dataclasses.replace(before, tasks=(), planned=0, planned_tasks=0), before, tasks)
+            of_tasks = len(tasks) if planned else 0
+            now = dataclasses.replace(before, tasks=(), planned=planned, planned_tasks=of_tasks)
+            yield Evidence(now, before, tasks)
 
 
 def _unless_unfinished(agent: AgentScore, verdict: Verdict) -> Verdict:

@@ -6,9 +6,10 @@ import shutil
 
 import pytest
 
+from pytest_core_rollouts.cli import main
 from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, text_of, usage_error
-from tests.integration.test_gates import answering, gate_lines
+from tests.integration.test_gates import BROKEN, answering, gate_lines
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +18,7 @@ GATE = ("--rollout-gate", "baseline", *MAIN)
 
 
 @pytest.fixture
-def main(project: Project) -> None:
+def baseline(project: Project) -> None:
     """Five tasks, solved in all of four samples each, in main.jsonl."""
     for name in "abcde":
         project.task(name)
@@ -25,7 +26,7 @@ def main(project: Project) -> None:
     assert result.ret == 0
 
 
-@pytest.mark.usefixtures("main")
+@pytest.mark.usefixtures("baseline")
 @pytest.mark.parametrize("workers", [(), ("-n2",)])
 def test_a_drop_fails_and_what_could_be_seen_is_said_before_and_after(
     project: Project, core: FakeCore, workers: tuple[str, ...]
@@ -47,7 +48,7 @@ def test_a_drop_fails_and_what_could_be_seen_is_said_before_and_after(
     )
 
 
-@pytest.mark.usefixtures("main")
+@pytest.mark.usefixtures("baseline")
 def test_noise_passes_and_only_what_was_selected_is_compared(project: Project, core: FakeCore) -> None:
     answering(core, a=[WRONG])
     result = project.run("tasks", "--samples", "4", *GATE, "--rollout-report", "r.md")
@@ -61,7 +62,7 @@ def test_noise_passes_and_only_what_was_selected_is_compared(project: Project, c
     assert gate_lines(result)[-1].startswith("gate baseline: passed: mean reward 1.000 -> 1.000 over 2 tasks")
 
 
-@pytest.mark.usefixtures("main")
+@pytest.mark.usefixtures("baseline")
 @pytest.mark.parametrize("workers", [(), ("-n2",)])
 def test_new_changed_gone_and_skipped_tasks(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     project.task("new")
@@ -77,7 +78,22 @@ def test_new_changed_gone_and_skipped_tasks(project: Project, core: FakeCore, wo
     assert gate_lines(result)[-1] == "gate baseline: failed: no result for d, which the baseline has"
 
 
-@pytest.mark.usefixtures("main")
+@pytest.mark.usefixtures("baseline")
+def test_what_did_not_run_leaves_the_gate_open_until_a_resume_ran_it(project: Project, core: FakeCore) -> None:
+    answering(core, **{name: [BROKEN] * 4 for name in "abcde"})
+    stopped = ("tasks", "--samples", "4", "-x", "--rollout-concurrency", "1", "--rollout-retries", "0", *GATE)
+    result = project.run(*stopped, "--rollout-out", "now.jsonl")
+    assert result.ret == 1
+    verdict = gate_lines(result)[-1]
+    assert verdict.startswith("gate baseline: undecided: no result yet for a, b, c, d, e, which the baseline has (")
+    assert main(["report", str(project.path / "now.jsonl"), "--gate", "baseline", "--baseline", "main.jsonl"]) == 1
+    answering(core)
+    result = project.run("tasks", "--samples", "4", *GATE, "--rollout-resume", "now.jsonl")
+    assert result.ret == 0
+    assert gate_lines(result)[-1].startswith("gate baseline: passed: mean reward 1.000 -> 1.000 over 5 tasks")
+
+
+@pytest.mark.usefixtures("baseline")
 def test_a_task_that_is_lost_is_told_even_where_the_mean_is_the_same(project: Project, core: FakeCore) -> None:
     answering(core, a=[WRONG] * 4)
     result = project.run("tasks", "--samples", "4", "--rollout-gate", "lost<=0", *MAIN)
@@ -85,7 +101,7 @@ def test_a_task_that_is_lost_is_told_even_where_the_mean_is_the_same(project: Pr
     assert gate_lines(result) == ["gate lost<=0: failed: 1 lost that the baseline always solves: a"]
 
 
-@pytest.mark.usefixtures("main")
+@pytest.mark.usefixtures("baseline")
 def test_without_a_gate_the_baseline_is_shown_and_decides_nothing(project: Project, core: FakeCore) -> None:
     answering(core, **{name: [WRONG] * 4 for name in "abcde"})
     result = project.run("tasks", "--samples", "4", *MAIN, "--rollout-gate", "none")
@@ -94,7 +110,7 @@ def test_without_a_gate_the_baseline_is_shown_and_decides_nothing(project: Proje
     assert gate_lines(result) == ["gate none: passed: 20 of 20 rollouts graded"]
 
 
-@pytest.mark.usefixtures("main")
+@pytest.mark.usefixtures("baseline")
 def test_the_file_may_be_both_baseline_and_output(project: Project, core: FakeCore) -> None:
     answering(core, **{name: [WRONG] * 4 for name in "abcde"})
     result = project.run("tasks", "--samples", "4", *GATE, "--rollout-out", "main.jsonl")
@@ -102,7 +118,7 @@ def test_the_file_may_be_both_baseline_and_output(project: Project, core: FakeCo
     assert gate_lines(result)[-1].startswith("gate baseline: failed: mean reward 1.000 -> 0.000")
 
 
-@pytest.mark.usefixtures("main")
+@pytest.mark.usefixtures("baseline")
 def test_an_agent_that_the_baseline_does_not_have_is_a_usage_error(project: Project, core: FakeCore) -> None:
     created = len(core.sessions)
     result = project.run_apart("tasks", *GATE, "--harness", "codex", "--harness", "default")
@@ -110,7 +126,7 @@ def test_an_agent_that_the_baseline_does_not_have_is_a_usage_error(project: Proj
     assert len(core.sessions) == created
 
 
-@pytest.mark.usefixtures("main")
+@pytest.mark.usefixtures("baseline")
 def test_a_single_agent_is_compared_with_the_single_one_there(project: Project) -> None:
     result = project.run("tasks", *GATE, "--harness", "codex")
     assert result.ret == 0
@@ -133,7 +149,7 @@ def _answer_if(right: bool) -> Script:
     return Script(answer=RIGHT if right else WRONG)
 
 
-@pytest.mark.usefixtures("main")
+@pytest.mark.usefixtures("baseline")
 @pytest.mark.parametrize("workers", [(), ("-n2",)])
 def test_what_changed_or_is_expected_to_fail_is_not_counted_beforehand(
     project: Project, workers: tuple[str, ...]
@@ -145,7 +161,7 @@ def test_what_changed_or_is_expected_to_fail_is_not_counted_beforehand(
     assert "4/4 -> 0/4 has p = 0.029, 0.086 after Holm's correction for 3 tasks\n" in text_of(result)
 
 
-@pytest.mark.usefixtures("main")
+@pytest.mark.usefixtures("baseline")
 @pytest.mark.parametrize("workers", [(), ("-n2",)])
 def test_a_gate_that_could_compare_nothing_is_refused_before_the_first_session(
     project: Project, core: FakeCore, workers: tuple[str, ...]
