@@ -98,6 +98,28 @@ def test_what_makes_no_sense_is_a_usage_error(
     assert not core.requests
 
 
+@pytest.mark.parametrize("run_id", [f"runs/{RUN_ID}.jsonl", f"{RUN_ID}.jsonl", f"{RUN_ID} ", ""])
+def test_a_file_is_no_run_of_which_nothing_is_left(
+    core: FakeCore, capsys: pytest.CaptureFixture[str], run_id: str
+) -> None:
+    left(core, 1)
+    assert main(["reap", run_id]) == 4
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"ERROR: {run_id!r} is no run id: that is what the run's file is called, without")
+    assert len(undeleted(core)) == 1
+
+
+def test_more_sessions_than_a_page_holds_among_those_of_another_run(
+    core: FakeCore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine, others = left(core, 130), left(core, 120, OTHER)
+    mine += left(core, 5)
+    assert main(["reap", RUN_ID]) == 0
+    assert undeleted(core) == others
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(f"deleted {one}" for one in mine)
+
+
 def test_as_a_command(core: FakeCore, tmp_path: Path) -> None:
     [one] = left(core, 1)
     command = [sys.executable, "-m", "pytest_core_rollouts", "reap", RUN_ID]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import time
 
 from pytest_core_rollouts.agents_api import Client
@@ -35,6 +36,10 @@ def _duration(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 when nothing of the run is left; 1 where something is, or the Core's list could not be read."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", arguments.run_id):  # of such a one no Session is left, which would read well
+        raise CommandError(
+            f"{arguments.run_id!r} is no run id: that is what the run's file is called, without folder and .jsonl"
+        )
     base_url, key = _core(arguments.core)
     before = None if arguments.older_than is None else time.time() - arguments.older_than
     found = asyncio.run(
