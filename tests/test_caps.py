@@ -67,6 +67,17 @@ def test_time_runs_from_the_start_on(folder: Path | None) -> None:
     assert caps.stopped == "--rollout-max-time 0.2 (seconds) is reached"
 
 
+def test_the_first_start_of_several_processes_stands(tmp_path: Path) -> None:
+    several = [Caps(max_time=60 * number, folder=tmp_path) for number in (1, 2, 3)]
+    threads = [threading.Thread(target=caps.start) for caps in several]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({caps.until for caps in several}) == 1
+    assert several[0].until is not None
+
+
 SPEND = """
 import sys
 from pathlib import Path

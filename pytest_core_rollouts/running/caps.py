@@ -6,6 +6,7 @@ import math
 import os
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,14 +32,18 @@ class Caps:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def start(self) -> None:
-        """The time begins: the first rollout is about to start."""
-        if self.max_time is None:
+        """Rollouts are about to start: with the first of them, in whichever process, the time begins."""
+        if self.max_time is None or self._until() < math.inf:
             return
-        self.until = time.monotonic() + self.max_time
-        if self.folder is not None:
-            partial = self.folder / "until.part"
-            partial.write_text(repr(self.until), encoding="ascii")
-            partial.replace(self.folder / "until")
+        until = time.monotonic() + self.max_time
+        if self.folder is None:
+            self.until = until
+            return
+        own = self.folder / f"until.{os.getpid()}"
+        own.write_text(repr(until), encoding="ascii")
+        with suppress(FileExistsError):  # another process was the first
+            os.link(own, self.folder / "until")
+        self._until()
 
     def spend(self, tokens: int | None) -> None:
         """Count an attempt that ran; None: its usage is unknown."""

@@ -162,7 +162,6 @@ class Run(ResultSource):
             self.core.reach()
         self.out.parent.mkdir(parents=True, exist_ok=True)
         self.out.touch()  # a run that is killed before its first row can be resumed all the same
-        self.caps.start()
 
     @property
     def needs_core(self) -> bool:
@@ -239,6 +238,7 @@ class Run(ResultSource):
         """Start the items' rollouts as slots become free; those that a dead worker finished, or an earlier session of
         a resumed run, are only read.
         """
+        self.caps.start()
         first = {rollout.rollout_id: rollout for rollout in map(self._plan_item, items)}
         fresh = {rollout_id for rollout_id, rollout in first.items() if rollout.attempt == 1}
         known = {key: Outcome(record) for key, record in self.books.finished(fresh & set(self.begun_before())).items()}

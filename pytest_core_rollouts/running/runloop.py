@@ -1,10 +1,13 @@
 """pytest's loop in completion order: rollouts are reported as they finish, not in the order they were collected.
 
-Other tests of the same run come first, in their own order and with their own fixtures. A rollout that a marker may
-skip is started only when pytest comes to it.
+Other tests of the same run come first, in their own order and with their own fixtures, and have the process to
+themselves: they stop clocks, forbid sockets, put another file system in place of the real one. A rollout in flight then
+would meet faults that are none, and lose its row. One that a marker may skip is started only when pytest comes to it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pytest
 
@@ -34,13 +37,13 @@ def run_items(session: pytest.Session, run: Run) -> bool | None:
 def wait_before(item: pytest.Item, run: Run) -> bool | None:
     """In a worker, wait for the rollout before its protocol starts, so that one that will not run is not reported.
 
-    Where it knows its own part of the items beforehand, it keeps several of them in flight.
+    Where it knows its own part of the items beforehand, it keeps several of them in flight; other tests come first.
     """
     if not run.is_worker:
         return None
-    run.submit_dealt(item.session.items)
     if not isinstance(item, RolloutItem):
         return True if run.stop_wanted() is not None else None
+    run.submit_dealt(item.session.items)
     if run.id_of(item) in run.told():
         return True
     if not item.starts_at_once:
@@ -60,13 +63,16 @@ class _Loop:
 
     def run(self, rollouts: list[RolloutItem]) -> None:
         early = {self.rollouts_run.id_of(item): item for item in rollouts if item.starts_at_once}
-        in_order = [item for item in self.session.items if not isinstance(item, RolloutItem)]
-        in_order += [item for item in rollouts if not item.starts_at_once]
+        others = [item for item in self.session.items if not isinstance(item, RolloutItem)]
+        late = [item for item in rollouts if not item.starts_at_once]
+        self._in_order(others, self.boundary)
         self.rollouts_run.submit(list(early.values()))
-        for index, item in enumerate(in_order, 1):
-            following = in_order[index] if index < len(in_order) else None
-            self._one(item, following or (self.boundary if early else None))
+        self._in_order(late, self.boundary if early else None)
         self._as_they_finish(early)
+
+    def _in_order(self, items: Sequence[pytest.Item], following: pytest.Item | None) -> None:
+        for item, after in zip(items, [*items[1:], following], strict=False):
+            self._one(item, after)
 
     def _as_they_finish(self, waiting: dict[str, RolloutItem]) -> None:
         while waiting:

@@ -1,4 +1,7 @@
-"""Dealing out items to xdist's workers all at once, for workers that keep several rollouts in flight."""
+"""Dealing out items to xdist's workers all at once, for workers that keep several rollouts in flight.
+
+Other tests come first in each worker, as they do without workers (see `runloop`).
+"""
 
 from __future__ import annotations
 
@@ -84,13 +87,13 @@ class ShardScheduling:
         if not pending:
             return None
         assert self.collection is not None
-        again = self.take_back([self.collection[index] for index in pending])
         culprit = self.collection[pending[0]]
-        blamed = None if self.is_rollout(culprit) else culprit
-        self._undealt[shard_of(node)] = [
-            index for index in pending if self.collection[index] in again and self.collection[index] != blamed
-        ]
-        return blamed
+        if not self.is_rollout(culprit):  # so none has begun
+            self._undealt[shard_of(node)] = pending[1:]
+            return culprit
+        again = self.take_back([self.collection[index] for index in pending])
+        self._undealt[shard_of(node)] = [index for index in pending if self.collection[index] in again]
+        return None
 
     def schedule(self) -> None:
         if self.collection is None:
@@ -103,7 +106,10 @@ class ShardScheduling:
             self._start(node)
 
     def _start(self, node: WorkerController) -> None:
+        assert self.collection is not None
+        node_ids = self.collection
         indices = self._undealt.pop(shard_of(node), [])  # none where one that had done all of its own died at its end
+        indices.sort(key=lambda index: self.is_rollout(node_ids[index]))
         self._started.add(node)
         self._pending[node] = dict.fromkeys(indices)
         if indices:

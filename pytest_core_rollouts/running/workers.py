@@ -148,9 +148,8 @@ class Controller:
             self._free_shards.append(shard_of(node))
 
     def _take_back(self, node_ids: list[str]) -> Container[str]:
-        """Of what a dead worker of ours had before it, in its order: all but the rollouts that pytest has heard of.
-
-        Those that were in flight are to blame, unless another test was running: xdist blames that one.
+        """Of the rollouts that a dead worker of ours had before it, in its order: all but those that pytest has heard
+        of, the ones that are given up now among them.
         """
         waiting = {
             named.node_id: rollout_id
@@ -158,18 +157,16 @@ class Controller:
             if not self._is_told(rollout_id := self._rollout_id(named))
         }
         self.shared.add("again", waiting.values())
-        given_up = set()
-        if self._is_rollout(node_ids[0]):
-            done = self.run.books.finished(set(waiting.values()))
-            unfinished = [node_id for node_id, rollout_id in waiting.items() if rollout_id not in done]
-            in_flight = unfinished[: self._in_flight]
-            self._crashes.update(in_flight)
-            given_up = {node_id for node_id in in_flight if self._crashes[node_id] >= CRASHES}
+        done = self.run.books.finished(set(waiting.values()))
+        unfinished = [node_id for node_id, rollout_id in waiting.items() if rollout_id not in done]
+        in_flight = unfinished[: self._in_flight]
+        self._crashes.update(in_flight)
+        given_up = {node_id for node_id in in_flight if self._crashes[node_id] >= CRASHES}
         for node_id in sorted(given_up):
             location = (node_id.split("::")[0], 0, node_id)
             report = pytest.TestReport(node_id, location, {}, "failed", self._give_up(node_id), "setup")
             self.run.config.hook.pytest_runtest_logreport(report=report)
-        return {one for one in node_ids if one in waiting or not self._is_rollout(one)} - given_up
+        return waiting.keys() - given_up
 
     @pytest.hookimpl(optionalhook=True, trylast=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport, sched: Any) -> None:

@@ -205,17 +205,15 @@ def test_sigterm_while_collecting(project: Project, core: FakeCore, workers: tup
 
 
 def test_sigterm_while_another_test_runs(project: Project, slow_core: FakeCore) -> None:
-    hook = "def test_long():\n    try:\n        time.sleep(60)\n    finally:\n        print('tidied')\n"
-    project.write("tests/test_long.py", f"import time\n\n{hook}")
+    body = "    print('here', flush=True)\n    try:\n        time.sleep(60)\n    finally:\n        print('tidied')\n"
+    project.write("tests/test_long.py", f"import time\n\ndef test_long():\n{body}")
     with Running(project, "tests", "tasks", "-s", *ALONE) as pytest_:
-        until(lambda: in_flight(slow_core) == 20 and len(rows(project)) == QUICK, "rollouts in flight")
+        until(lambda: "here" in pytest_.text, "the other test runs")
         pytest_.signal(signal.SIGTERM)
-        ended = pytest_.end()
-    assert ended.code == 2, ended.text
-    assert "tidied" in ended.text
-    assert "stopped by SIGTERM" in ended.text
-    assert statuses(project)["cancelled"] == 20
-    assert all(session.deleted for session in slow_core.sessions.values())
+        check(project, pytest_.end(), count=40)
+        assert "tidied" in pytest_.text
+        assert "stopped by SIGTERM" in pytest_.text
+    assert not slow_core.sessions
 
 
 LONG = """
@@ -249,7 +247,7 @@ def test_a_worker_that_is_busy_with_another_test_holds_up_nobody(
 ) -> None:
     """It is interrupted as it would be without workers: told as nothing, and its fixtures end."""
     test = project.write("tests/test_long.py", LONG)
-    waiting = 20 if way is SHARDED else 1
+    waiting = 10 if way is SHARDED else 1
     with Running(project, "tests", "tasks", *way) as pytest_:
         until(lambda: in_flight(slow_core) == waiting and len(rows(project)) == QUICK, "rollouts in flight")
         until(test.with_name("here").exists, "the other test runs")
@@ -272,7 +270,7 @@ def test_a_test_that_lets_nothing_end_it_ends_with_its_worker(project: Project, 
     hook = f"def test_long():\n    Path(__file__).with_name('here').touch()\n{stubborn}"
     test = project.write("tests/test_long.py", f"import time\nfrom pathlib import Path\n\n{hook}")
     with Running(project, "tests", "tasks", *SHARDED) as pytest_:
-        until(lambda: in_flight(slow_core) == 20 and test.with_name("here").exists(), "all at work")
+        until(lambda: in_flight(slow_core) == 10 and test.with_name("here").exists(), "all at work")
         pytest_.signal(signal.SIGTERM)
         ended = pytest_.end()
     assert ended.code == 2, ended.text

@@ -115,6 +115,46 @@ def test_each_worker_keeps_so_many_in_flight(project: Project, core: FakeCore) -
     assert 5 <= most <= 8
 
 
+ALONE = """
+import os, socket, time
+from pathlib import Path
+import pytest
+
+HERE = Path(__file__).parent
+
+@pytest.mark.parametrize("number", range(4))
+def test_hostile(number, monkeypatch):
+    with monkeypatch.context() as patch:
+        for module, name in ((os, "open"), (os, "write"), (socket, "socket"), (time, "monotonic")):
+            patch.setattr(module, name, None)
+        end = time.perf_counter() + 0.3
+        while time.perf_counter() < end:
+            pass
+    (HERE / f"over-{number}").touch()
+"""
+
+
+@pytest.mark.parametrize("order", [("tests", "tasks"), ("tasks", "tests")], ids=" ".join)
+@pytest.mark.parametrize("way", [(), ("-n", "1", "--rollout-concurrency", "4")], ids=len)
+def test_other_tests_have_their_process_to_themselves(
+    project: Project, core: FakeCore, way: tuple[str, ...], order: tuple[str, str]
+) -> None:
+    """They may do to it what they like: no rollout is in flight until the last of them is over."""
+    project.task("a")
+    project.write("tests/test_hostile.py", ALONE)
+    over: list[int] = []
+
+    def script(body: dict[str, Any]) -> Script:
+        over.append(len(list((project.path / "tests").glob("over-*"))))
+        return Script(answer=RIGHT)
+
+    core.script = script
+    result = project.run_apart(*order, "--samples", "6", *way)
+    assert outcomes(result) == {"passed": 10}, text_of(result)
+    assert over == [4] * 6
+    assert len(rows(project)) == 6
+
+
 def test_workers_given_by_tx_all_get_their_part(project: Project, core: FakeCore) -> None:
     project.task("a")
     project.write("conftest.py", WHERE)

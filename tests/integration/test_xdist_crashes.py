@@ -168,27 +168,6 @@ def test_another_test_that_kills_its_worker_is_blamed_itself(project: Project, c
     assert set(attempts(core).values()) == {1}
 
 
-DIES_LATE = """
-import os, time
-from pathlib import Path
-
-def test_die():
-    while len(b"".join(path.read_bytes() for path in Path("runs").glob("*.jsonl")).splitlines()) < 6:
-        time.sleep(0.05)
-    os._exit(3)
-"""
-
-
-def test_another_test_that_kills_its_worker_costs_no_rollout_twice(project: Project, core: FakeCore) -> None:
-    """Rollouts were in flight beside it, and have finished when it dies."""
-    project.task("a")
-    project.write("tests/test_die.py", DIES_LATE)
-    with Running(project, "tests", "tasks", "--samples", "6", *SHARDED) as pytest_:
-        ended = pytest_.end()
-    assert "1 failed, 6 passed" in ended.text, ended.text
-    assert len(rows(project)) == len(core.sessions) == 6
-
-
 @pytest.mark.parametrize("most", [0, 1])
 @pytest.mark.parametrize("workers", [ONE_AT_A_TIME, SHARDED], ids=" ".join)
 def test_a_limit_of_restarts_is_honored_and_what_did_not_run_is_named(
