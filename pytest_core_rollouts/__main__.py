@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 from pytest_core_rollouts.cli import main
 
+
+def one_line(message: Warning | str, *_: object) -> str:
+    """A warning without the place in our code."""
+    return f"WARNING: {message}\n"
+
+
 if __name__ == "__main__":
+    warnings.formatwarning = one_line  # type: ignore[assignment]  # it takes what is left out, whatever that is
     sys.exit(main())

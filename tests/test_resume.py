@@ -88,7 +88,9 @@ def test_an_answer_that_could_not_be_graded_is_graded_anew(tmp_path: Path) -> No
 
 
 def test_files_that_a_grader_wants_must_still_be_there(tmp_path: Path) -> None:
-    kept = dataclasses.replace(UNGRADED, outputs=[{"file": "kept/plot.png", "path": "plot.png"}])
+    kept = dataclasses.replace(
+        UNGRADED, outputs=[{"file": "kept/plot.png", "path": "plot.png", "size": 3, "sha256": "e"}]
+    )
     assert verdict(tmp_path, kept) == Verdict("run", attempt=2)
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/plot.png").touch()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
@@ -49,9 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as ended:
         return USAGE_ERROR if ended.code else 0
     try:
-        with warnings.catch_warnings():
-            warnings.showwarning = _warn  # type: ignore[assignment]  # which takes more, and needs it not
-            code: int = arguments._run(arguments)
+        code: int = arguments._run(arguments)
         sys.stdout.flush()
     except CommandError as error:
         print(f"ERROR: {error}", file=sys.stderr)
@@ -64,11 +61,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"ERROR: {error.filename or 'the output'}: {error.strerror or error}", file=sys.stderr)
         return USAGE_ERROR
     return code
-
-
-def _warn(message: Warning | str, *_: object) -> None:
-    """A warning as one line, without the place in our code."""
-    print(f"WARNING: {message}", file=sys.stderr)
 
 
 def _drop_output() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, get_args
 
@@ -192,6 +192,21 @@ _WHOLE = 2**53
 """From here on numbers are none that a row has, and few readers take them for what they are."""
 
 
+def _is_kept_file(entry: Any) -> bool:
+    """Whether it is as `kept_files` writes it."""
+    if not isinstance(entry, dict) or type(entry.get("size")) is not int:
+        return False
+    return all(isinstance(entry.get(key), str) for key in ("path", "file", "sha256"))
+
+
+_HOLDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "planned": ("counts", lambda entry: type(entry) is int and 0 <= entry < _WHOLE),
+    "notes": ("texts", lambda entry: isinstance(entry, str)),
+    "outputs": ("files that were kept", _is_kept_file),
+}
+"""What is read of rows without asking again."""
+
+
 def _masked(name: str, value: Any, masks: Masker) -> Any:
     """A field of a row without secrets. What was answered, and is graded again some day, loses known ones alone."""
     if name in _UNMASKED or value is None:
@@ -209,8 +224,12 @@ def _checked(name: str, value: Any) -> Any:
         raise ValueError(f"{name!r} is {type(value).__name__}")
     if isinstance(value, _NUMBER) and not -_WHOLE < value < _WHOLE:
         raise ValueError(f"{name!r} is too large a number")
-    if name == "planned" and not all(type(count) is int and 0 <= count < _WHOLE for count in value.values()):
-        raise ValueError("'planned' holds something else than counts")
+    if name in _HOLDS:
+        what, fits = _HOLDS[name]
+        if not all(map(fits, value.values() if isinstance(value, dict) else value)):
+            raise ValueError(f"{name!r} holds something else than {what}")
+    if name == "agent" and not isinstance(value.get("name"), (str, type(None))):
+        raise ValueError("the agent's 'name' is no text")
     return value
 
 
