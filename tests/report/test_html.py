@@ -221,6 +221,12 @@ def test_numbers_beyond_a_browsers_are_kept_as_they_were_written(tmp_path: Path)
     assert "9223372036854775809" in detail["answer"]
 
 
+def test_tokens_are_counted_as_in_every_other_report(tmp_path: Path) -> None:
+    most = 2**53 - 1
+    rows = [row("a", 0, at, 1.0, usage={"total_tokens": count}) for at, count in enumerate((most, most + 1))]
+    assert report_of(tmp_path, *rows).index["rollouts"]["tokens"] == [most, None]
+
+
 def test_only_the_row_that_counts_is_shown(tmp_path: Path) -> None:
     failed = row("sum", 0, 0, "error", attempt=1)
     again = row("sum", 0, 0, 1.0, attempt=2, items=[said(1, "second")])
