@@ -377,5 +377,9 @@ def refuse_unfit(config: pytest.Config) -> None:
             "--stepwise stops at the first failure and starts from there the next time, in the order of collection; "
             "rollouts finish in an order of their own. Use -x, and then --lf or --ff"
         )
+    if config.getoption("forked", False):
+        raise pytest.UsageError(
+            "--forked runs each item in a process of its own, where no rollout is in flight; run rollouts without it"
+        )
     if config.getoption("dist", "no") == "each":
         raise pytest.UsageError("--dist each runs everything in every worker; a rollout runs once: leave it out")

@@ -221,6 +221,14 @@ def test_stepwise_is_refused_with_the_reason(
     assert not core.sessions
 
 
+def test_a_process_for_each_item_is_refused(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    option = "parser.addoption('--forked', action='store_true', dest='forked')"
+    project.write("conftest.py", f"def pytest_addoption(parser): {option}\n")
+    assert usage_error(project.run_apart("tasks", "--forked")).startswith("--forked ")
+    assert not core.requests
+
+
 def test_stepwise_is_nobodys_concern_without_rollouts(project: Project) -> None:
     project.task("a")
     project.unit_tests()
