@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from pytest_core_rollouts.cli import main
 from tests.fake_core import FakeCore, Fault, Script
+from tests.integration.running import until
 from tests.rollout_support import RUN_ID
 from tests.test_leftovers import left
 
@@ -124,4 +126,15 @@ def test_as_a_command(core: FakeCore, tmp_path: Path) -> None:
     [one] = left(core, 1)
     command = [sys.executable, "-m", "pytest_core_rollouts", "reap", RUN_ID]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"deleted {one}\n", "")
+    said = f"looking for Sessions of {RUN_ID} at {core.base_url}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"deleted {one}\n", said)
+
+
+def test_ctrl_c_ends_a_command_with_a_word(core: FakeCore) -> None:
+    core.fault = lambda request: Fault(hang=True)
+    command = [sys.executable, "-m", "pytest_core_rollouts", "reap", RUN_ID]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        until(lambda: core.requests, "a request")
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=30)
+    assert (process.returncode, output, errors.splitlines()[1:]) == (2, "", ["interrupted"])

@@ -25,6 +25,9 @@ VERBS: Final = {
 USAGE_ERROR: Final = 4
 """The exit code for arguments or files that make no sense; pytest's own."""
 
+INTERRUPTED: Final = 2
+"""The exit code after Ctrl-C; pytest's own."""
+
 
 class CommandError(Exception):
     """What is wrong with the arguments or files, in one line that says what to do."""
@@ -53,6 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CommandError as error:
         print(f"ERROR: {error}", file=sys.stderr)
         return USAGE_ERROR
+    except KeyboardInterrupt:
+        _drop_output()
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:  # whoever read the output has enough, such as `head`
         _drop_output()
         return 0

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import re
+import sys
 import time
 
 from pytest_core_rollouts.agents_api import Client
@@ -42,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     base_url, key = _core(arguments.core)
     before = None if arguments.older_than is None else time.time() - arguments.older_than
+    print(f"looking for Sessions of {arguments.run_id} at {base_url}", file=sys.stderr)  # it may take minutes
     found = asyncio.run(
         sweep(lambda: Client(base_url, key), arguments.run_id, since=None, before=before, seconds=SECONDS)
     )
