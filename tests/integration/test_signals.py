@@ -87,6 +87,7 @@ def test_a_signal_ends_in_order(
 ) -> None:
     with Running(project, "tasks", *way) as pytest_:
         until(lambda: in_flight(slow_core) == IN_FLIGHT[way] and len(rows(project)) == QUICK, "rollouts in flight")
+        until(lambda: re.search(r"(^| )\.{3}$", pytest_.text, re.MULTILINE), "what is quick is told")
         made = len(slow_core.sessions)
         pytest_.signal(number, group=group)
         ended = pytest_.end()
