@@ -55,7 +55,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         answer={text: text}, answer_text=text, notes=[text], error=text, session_id=text, run_id=f"run {text}",
         reasons=[{"path": text, "expected": text, "answered": f"{text}!"}, "no object", {"path": None}],
         request_ids={text: text}, settings={text: text},
-        outputs=[{"path": text, "size": "big"}, None],
+        outputs=[{"path": text, "file": text, "sha256": text, "size": -1}],
     )  # fmt: skip
     fields["agent"] = {"name": text, "digest": text}
     return made(folder, fields, row("plain", 0, 1, 1.0))
