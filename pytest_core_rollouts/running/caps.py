@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -39,10 +40,11 @@ class Caps:
         if self.folder is None:
             self.until = until
             return
-        own = self.folder / f"until.{os.getpid()}"
-        own.write_text(repr(until), encoding="ascii")
-        with suppress(FileExistsError):  # another process was the first
-            os.link(own, self.folder / "until")
+        with tempfile.NamedTemporaryFile("w", dir=self.folder) as own:
+            own.write(repr(until))
+            own.flush()
+            with suppress(FileExistsError):  # another process was the first
+                os.link(own.name, self.folder / "until")
         self._until()
 
     def spend(self, tokens: int | None) -> None:
