@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_core_rollouts.cli import CommandError, results
 from pytest_core_rollouts.gates.gate import Gate, GateError, judge, parse_gate
-from pytest_core_rollouts.records import RecordsError
+from pytest_core_rollouts.records import RecordsError, check_lasting
 from pytest_core_rollouts.report.baseline import Baseline, comparisons
 from pytest_core_rollouts.report.changes import changes
 from pytest_core_rollouts.report.html import HtmlReportError, write_html
@@ -50,10 +50,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_lasting(files: Iterable[Path]) -> None:
-    """The HTML report reads its rows more than once: what a pipe held is gone by then."""
-    for path in files:
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise CommandError(f"--html: {path} is no regular file, and is read more than once; make a file of it")
+    """The HTML report reads its rows more than once. Raises CommandError."""
+    try:
+        for path in files:
+            check_lasting(path)
+    except RecordsError as error:
+        raise CommandError(f"--html: {error}") from None
 
 
 def _positive(text: str) -> int:

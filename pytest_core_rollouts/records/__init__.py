@@ -6,6 +6,7 @@ from pytest_core_rollouts.records.errors import RecordsError, RecordsWarning
 from pytest_core_rollouts.records.record import SCHEMA, RolloutRecord, Status, count_planned
 from pytest_core_rollouts.records.rows import (
     append,
+    check_lasting,
     check_writable,
     effective,
     read_located,
@@ -20,6 +21,7 @@ __all__ = [
     "RolloutRecord",
     "Status",
     "append",
+    "check_lasting",
     "check_writable",
     "count_planned",
     "effective",

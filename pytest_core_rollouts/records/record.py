@@ -188,8 +188,12 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("usage", "items_file"), (dict, type(None))),
     "items": (list, type(None)),
 }
-_WHOLE = 2**53
+_BOUND = 2**53
 """From here on numbers are none that a row has, and few readers take them for what they are."""
+
+
+def _is_count(entry: Any) -> bool:
+    return type(entry) is int and 0 <= entry < _BOUND
 
 
 def _is_kept_file(entry: Any) -> bool:
@@ -200,7 +204,7 @@ def _is_kept_file(entry: Any) -> bool:
 
 
 _HOLDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "planned": ("counts", lambda entry: type(entry) is int and 0 <= entry < _WHOLE),
+    "planned": ("counts", _is_count),
     "notes": ("texts", lambda entry: isinstance(entry, str)),
     "outputs": ("files that were kept", _is_kept_file),
 }
@@ -222,7 +226,7 @@ def _checked(name: str, value: Any) -> Any:
     types = _TYPES.get(name)
     if types and (not isinstance(value, types) or isinstance(value, bool)):
         raise ValueError(f"{name!r} is {type(value).__name__}")
-    if isinstance(value, _NUMBER) and not -_WHOLE < value < _WHOLE:
+    if isinstance(value, _NUMBER) and not -_BOUND < value < _BOUND:
         raise ValueError(f"{name!r} is too large a number")
     if name in _HOLDS:
         what, fits = _HOLDS[name]
@@ -247,7 +251,7 @@ def _refuse_constant(text: str) -> NoReturn:
 def tokens_of(usage: Mapping[str, Any] | None) -> int | None:
     """Input and output tokens together; None where the usage does not say."""
     counts = [(usage or {}).get(key) for key in ("total_tokens", "input_tokens", "output_tokens")]
-    total, *parts = [count if type(count) is int and 0 <= count < 2**53 else None for count in counts]
+    total, *parts = [count if _is_count(count) else None for count in counts]
     return total if total is not None or None in parts else sum(part or 0 for part in parts)
 
 

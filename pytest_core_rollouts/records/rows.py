@@ -92,6 +92,12 @@ def check_writable(path: Path) -> None:
         raise RecordsError(f"{path}: holds something else than rollout records; choose another file with --rollout-out")
 
 
+def check_lasting(path: Path) -> None:
+    """For who reads rows more than once: what a pipe held is gone by then. Raises RecordsError."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # reading tells what else is wrong
+        raise RecordsError(f"{path} is no regular file, and is read more than once; make a file of it")
+
+
 def _write(fd: int, data: bytes) -> None:
     """Write all of `data`: one call, unless the system takes less; then the next call says why (a full disk)."""
     view = memoryview(data)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from pytest_core_rollouts.grading import TEXT_LIMIT, Answer, Grade, read_answer
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
 from pytest_core_rollouts.matrix import Agent, Rollout
-from pytest_core_rollouts.records import RecordsError, RolloutRecord, effective, read_located, record_at
+from pytest_core_rollouts.records import RecordsError, RolloutRecord, check_lasting, effective, read_located, record_at
 from pytest_core_rollouts.records.kept_files import read_kept_files
 from pytest_core_rollouts.report.summary import slim
 from pytest_core_rollouts.rollout import Grader, KeepFiles, Outcome
@@ -48,8 +48,7 @@ class Replay:
     @classmethod
     def open(cls, path: Path) -> Replay:
         """Read which rows there are. Raises RecordsError."""
-        if path.exists() and not path.is_file():
-            raise RecordsError(f"{path}: is no regular file, and is read more than once; make a file of it")
+        check_lasting(path)
         located: list[tuple[int, RolloutRecord]] = []
         read: dict[int, RolloutRecord] = {}
         for offset, record in read_located(path, items=False):

@@ -106,14 +106,14 @@ async def why_unreachable(connect: Callable[[], Client]) -> str | None:
     client = connect()
     client.retry = RetryPolicy(patience=FIRST_PATIENCE, read_timeout=FIRST_ANSWER, try_timeout=FIRST_ANSWER)
     try:
-        for first in (True, False):
-            try:
-                await client.check()
-            except AgentsAPIError as error:
-                if first and isinstance(error, ConnectionFailed) and error.late:
-                    continue
-                return str(error) if error.stops_run or isinstance(error, ConnectionFailed) else None
-            break
+        try:
+            await client.check()
+        except ConnectionFailed as error:
+            if not error.late:
+                raise
+            await client.check()
+    except AgentsAPIError as error:
+        return str(error) if error.stops_run or isinstance(error, ConnectionFailed) else None
     finally:
         await client.aclose()
     return None

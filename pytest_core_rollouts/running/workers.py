@@ -185,8 +185,9 @@ class Controller:
             report.longrepr = self._give_up(crashitem)
         else:
             self.shared.add("again", [rollout_id])
-            with suppress(NotImplementedError):  # loadscope and its kin have queued it themselves
-                queued or sched.mark_test_pending(crashitem)
+            if not queued:
+                with suppress(NotImplementedError):  # loadscope and its kin have queued it themselves
+                    sched.mark_test_pending(crashitem)
 
     def _is_told(self, rollout_id: str) -> bool:
         """Whether pytest has heard of the rollout, so that whatever comes later is none of its doing."""

@@ -47,45 +47,25 @@ def test_a_worker_killed_with_rollouts_in_flight(project: Project, core: FakeCor
         check(project, core, pytest_.end(), 8)
 
 
+@pytest.mark.parametrize("hook", ["collection_modifyitems", "sessionfinish"])
 @pytest.mark.parametrize("workers", [ONE_AT_A_TIME, SHARDED], ids=" ".join)
-def test_a_worker_that_dies_before_its_first_session(
-    project: Project, core: FakeCore, workers: tuple[str, ...]
+def test_a_worker_that_dies_before_its_first_rollout_or_with_all_of_them_told(
+    project: Project, core: FakeCore, workers: tuple[str, ...], hook: str
 ) -> None:
-    project.task("a")
-    project.write("conftest.py", DIES_COLLECTING)
-    with Running(project, "tasks", "--samples", "6", *workers) as pytest_:
-        check(project, core, pytest_.end(), 6)
-    assert (project.path / "died").exists()
-
-
-@pytest.mark.parametrize("workers", [ONE_AT_A_TIME, SHARDED], ids=" ".join)
-def test_a_worker_that_dies_with_all_of_its_rollouts_told(
-    project: Project, core: FakeCore, workers: tuple[str, ...]
-) -> None:
-    """As where another plugin crashes it at the very end. The one that replaces it has nothing left to do."""
+    """The one that replaces it has all of its work to do, or none: another plugin may crash it at the very end."""
     project.task("a")
     core.script = lambda body: Script(answer=RIGHT, turn_seconds=(0.1, 2.0)[int(body["metadata"]["sample"]) % 2])
-    project.write("conftest.py", DIES_AT_ITS_END)
+    project.write("conftest.py", DIES_IN.format(hook=hook))
     with Running(project, "tasks", "--samples", "6", *workers) as pytest_:
         check(project, core, pytest_.end(), 6)
     assert (project.path / "died").exists()
 
 
-DIES_AT_ITS_END = """
+DIES_IN = """
 import os, signal
 from pathlib import Path
 
-def pytest_sessionfinish():
-    flag = Path(__file__).with_name("died")
-    if os.environ.get("PYTEST_XDIST_WORKER") == "gw0" and not flag.exists():
-        flag.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
-DIES_COLLECTING = """
-import os, signal
-from pathlib import Path
-
-def pytest_collection_modifyitems():
+def pytest_{hook}():
     flag = Path(__file__).with_name("died")
     if os.environ.get("PYTEST_XDIST_WORKER") == "gw0" and not flag.exists():
         flag.touch()
