@@ -196,6 +196,9 @@ def test_a_deep_link_shows_why_and_the_trajectory(viewer: Viewer, report: Path) 
     assert "The file was updated." in page.inner_text("[data-step='7']")
     assert texts(page, "[data-step='11'] .d-hunk") == ["@@ -3,4 +3,4 @@"]
     assert texts(page, "[data-step='4'] .fence") == ["import csv\nprint('rows')"]
+    said_so = page.inner_text("[data-step='4']")
+    assert "**repeated** lines. I'll run:\n\n```python\n" in said_so  # as it was written, no mark left out
+    assert page.locator(".prose strong, .prose code").count() == 0
 
 
 def test_output_unfolds_and_an_item_can_be_seen_as_data(viewer: Viewer, report: Path) -> None:

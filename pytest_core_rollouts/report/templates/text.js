@@ -122,32 +122,10 @@ const paged = (text, nodes, close) => {
   return [out, more, less];
 };
 
-/** Prose with code marked, as agents write it: fences, `code`, **bold**. All else stays as it was written. */
-const prose = (text) => {
-  const nodes = [];
-  const parts = text.split(/^```[^\n]*\n?/m);
-  parts.forEach((part, index) => {
-    if (index % 2) nodes.push(h("pre", { class: "fence" }, visible(part.replace(/\n$/, ""))));
-    else nodes.push(...spans(trimmed(part, index > 0, index < parts.length - 1)));
-  });
-  return nodes;
-};
-
-// Blank lines next to a fence are the fence's own margin.
-const trimmed = (text, start, end) => {
-  const from = start ? text.replace(/^\n+/, "") : text;
-  return end ? from.replace(/\n+$/, "") : from;
-};
-
-const spans = (text) => {
-  const nodes = [];
-  let last = 0;
-  for (const match of text.matchAll(/`([^`\n]{1,300})`|\*\*([^*\n]{1,300})\*\*|^#{1,4} +([^\n]{1,300})$/gm)) {
-    nodes.push(visible(text.slice(last, match.index)));
-    if (match[1] !== undefined) nodes.push(h("code", null, visible(match[1])));
-    else nodes.push(h("strong", null, visible(match[2] ?? match[3])));
-    last = match.index + match[0].length;
-  }
-  nodes.push(visible(text.slice(last)));
-  return nodes;
-};
+/** Prose as it was written, every mark of Markdown too; what stands between fences is set as code. */
+const prose = (text) =>
+  text
+    .split(/^(```[^\n]*\n?)/m) // a text, a fence, code, a fence, a text, ...
+    .map((part, index) =>
+      index % 4 === 2 ? h("pre", { class: "fence" }, visible(part.replace(/\n$/, ""))) : visible(part),
+    );
