@@ -85,6 +85,10 @@ TURN: Mapping[str, Meaning] = {
     "cyber_policy": Meaning("a policy refused what the agent did", status="failed", reward=0.0),
     "policy_violation": Meaning("a policy refused what the agent did", status="failed", reward=0.0),
     "refusal": Meaning("the model refused", status="failed", reward=0.0),
+    "outputs_rejected": Meaning("the agent left outputs that can't be captured", status="failed", reward=0.0),
+    "sandbox_limit_exceeded": Meaning("the agent used more than its sandbox's bounds", status="failed", reward=0.0),
+    "agent_killed": Meaning("a signal that neither we nor the machine sent ended it", status="failed", reward=0.0),
+    "agent_exited": Meaning("the agent's program failed after the model had replied", status="failed", reward=0.0),
     "rate_limit_exceeded": Meaning("the model is throttled", attempt=True, throttles=True, status="failed"),
     "server_overloaded": Meaning("the model is overloaded", attempt=True, throttles=True, status="failed"),
     "authentication_error": Meaning("the model's key is wrong", stops=True, status="failed"),
@@ -116,6 +120,7 @@ SESSION: Mapping[str, Meaning] = {
 
 OURS: Mapping[str, Meaning] = {
     "grader": Meaning("it raised, or took too long; the answer is kept, and a resume grades it anew"),
+    "grader_broken": Meaning("the answer broke its grader, twice", status="failed", reward=0.0),
     "task": Meaning("a file changed since it was collected"),
     "agent": Meaning("its settings can't be sent"),
     "internal error": Meaning("a fault of this package, or an answer that it can't make sense of"),
