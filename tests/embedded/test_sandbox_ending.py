@@ -40,6 +40,7 @@ def test_a_timeout_kills_everything(sandbox: Sandbox) -> None:
     done = run(sandbox, STUBBORN, token, timeout=0.5)
     assert processes_with(token) == []
     assert (done.timed_out, done.killed, done.returncode, text(done)) == (True, "timeout", 137, "up\n")
+    assert not done.limit_exceeded
     assert time.monotonic() - started < 5
 
 

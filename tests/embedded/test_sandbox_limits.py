@@ -28,6 +28,7 @@ def test_memory_of_many_processes_is_bounded(sandbox: Sandbox) -> None:
     script = "for i in 1 2 3 4; do python3 -c 'import time; x = b\"x\" * (60 << 20); time.sleep(100)' & done; wait"
     done = run(sandbox, script, limits=Limits(memory=150 * MIB))
     assert done.killed == f"memory: more than {150 * MIB} bytes used"
+    assert (done.limit_exceeded, done.timed_out, done.machine_oom) == (True, False, False)
 
 
 def test_numbers_of_processes_are_bounded(sandbox: Sandbox) -> None:

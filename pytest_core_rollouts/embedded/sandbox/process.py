@@ -24,6 +24,7 @@ from pathlib import Path
 
 from .isolation import Isolation
 from .limits import Limits
+from .memory import machine_oom_kills
 
 MARK = b"\x1e"
 _GATE = 'printf "\\036"; read -r go && exec "$@"'
@@ -39,13 +40,20 @@ class SandboxFailed(Exception):
 
 @dataclass(frozen=True)
 class Completed:
-    """How a command ended. `output`: stdout and stderr as they came, up to the limit; `killed`: why we ended it."""
+    """How a command ended.
+
+    `output`: stdout and stderr as they came, up to the limit. `killed`: why we ended it, None if we did not.
+    `limit_exceeded`: whether `killed` names a bound that the command itself went over. `machine_oom`: whether the
+    kernel, short of memory, killed any process on the machine meanwhile; a SIGKILL may then be nobody's choice.
+    """
 
     returncode: int
     output: bytes
     truncated: bool = False
     timed_out: bool = False
     killed: str | None = None
+    limit_exceeded: bool = False
+    machine_oom: bool = False
 
 
 class Process:
@@ -176,6 +184,7 @@ class Run:
         self.limits = limits
         self.process: Process | None = None
         self.killed: str | None = None
+        self.limit_exceeded = False
         self._isolation = isolation
         gate = _GATE_WITHOUT_STDIN if stdin is None else _GATE
         self._argv = ["/bin/sh", "-c", gate, isolation.token, *isolation.limited(argv, limits)]
@@ -200,10 +209,11 @@ class Run:
         if self.process is not None:
             self.process.end()
 
-    def kill(self, reason: str) -> None:
-        """End the run; the first reason counts."""
+    def kill(self, reason: str, *, limit_exceeded: bool = False) -> None:
+        """End the run; the first reason counts. `limit_exceeded`: the reason is a bound that the command went over."""
         with self._lock:
-            self.killed = self.killed or reason
+            if self.killed is None:
+                self.killed, self.limit_exceeded = reason, limit_exceeded
             process = self.process
         if process is not None:
             process.kill()
@@ -211,6 +221,7 @@ class Run:
     async def complete(self) -> Completed:
         """Start the command and see it to its end. Raises SandboxFailed, and what `on_output` raises."""
         spawner = self._isolation.spawner
+        oom_kills = machine_oom_kills()
         starting = spawner.submit(self._start)
         try:
             process = await asyncio.wrap_future(starting)
@@ -229,7 +240,15 @@ class Run:
             said = self._output.decode("utf-8", "replace").strip()
             raise SandboxFailed(f"the sandbox did not start: {said or f'exit status {code}'}")
         output = bytes(self._output) if self._begun else b""
-        return Completed(code, output, self._truncated, self.killed == "timeout", self.killed)
+        return Completed(
+            code,
+            output,
+            self._truncated,
+            timed_out=self.killed == "timeout",
+            killed=self.killed,
+            limit_exceeded=self.limit_exceeded,
+            machine_oom=machine_oom_kills() > oom_kills,
+        )
 
     def _clean_up(self, starting: Future[Process]) -> None:
         """Leave nothing, whatever happened. Blocks, but only when the event loop itself was being ended."""

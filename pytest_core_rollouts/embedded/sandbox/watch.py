@@ -32,7 +32,7 @@ class Watched(Protocol):
     @property
     def pid(self) -> int | None: ...
 
-    def kill(self, reason: str) -> None: ...
+    def kill(self, reason: str, *, limit_exceeded: bool = False) -> None: ...
 
 
 class Watcher:
@@ -83,11 +83,12 @@ class Watcher:
     def _check(self, run: Watched) -> None:
         started = time.monotonic()
         try:
-            reason = _excess(run)
+            excess = _excess(run)
         except Exception as error:  # noqa: BLE001  (what cannot be watched must not run on)
-            reason = f"its use of disk and memory cannot be watched: {error!r}"
-        if reason is not None:
-            run.kill(reason)
+            run.kill(f"its use of disk and memory cannot be watched: {error!r}")
+        else:
+            if excess is not None:
+                run.kill(excess, limit_exceeded=True)
         now = time.monotonic()
         with self._changed:
             if run in self._due:
