@@ -20,6 +20,7 @@ A short name is there unless another plugin or a conftest of your project has ta
 
 TAIL = """\
 | | `rollout_tasks` | Folders that hold tasks, relative to the ini file. Default: `tasks`. |
+| | `rollout_task_env` | Names of environment variables that tasks may take with `from_env`; with it, no others. Default: any but the run's own keys. |
 | | `rollout_run` | Run tasks wherever they are collected, without being asked to by an option or a path. |
 
 | environment variable | meaning |

@@ -16,7 +16,9 @@ appears in no message: it is cut out where a server repeats it.
 
 from __future__ import annotations
 
-import unicodedata
+import re
+
+from pytest_core_rollouts.text import escaped
 
 from .taxonomy import CLIENT, Meaning, of_answer
 
@@ -168,17 +170,4 @@ def printable(text: str, limit: int = 300) -> str:
     clipped = text[: limit + 1]
     if len(clipped) > limit:
         clipped = clipped[: limit - 1] + "…"
-    if clipped.isascii() and clipped.isprintable():
-        return clipped
-    return "".join(character if _harmless(character) else _escaped(character) for character in clipped)
-
-
-def _harmless(character: str) -> bool:
-    # Categories C* are control, format (bidirectional overrides), surrogate, private and unassigned characters;
-    # Zl and Zp are the separators that break a line.
-    category = unicodedata.category(character)
-    return category[0] != "C" and category not in ("Zl", "Zp")
-
-
-def _escaped(character: str) -> str:
-    return " " if character in "\t\n\r" else character.encode("unicode_escape").decode("ascii")
+    return escaped(re.sub(r"[\t\n\r]", " ", clipped))

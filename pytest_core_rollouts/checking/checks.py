@@ -53,6 +53,8 @@ class Soundness:
     task: Task
     grade: Grader
     own: bool = False
+    env_listed: bool = False
+    """Whether an ini file lists the variables that tasks may take."""
 
     def findings(self) -> Iterator[Finding]:
         """What there is to say, errors and warnings, whatever the task silences."""
@@ -63,6 +65,7 @@ class Soundness:
             yield from self._given_away()
             yield from self._grading()
         yield from self._zero_tolerances()
+        yield from self._environment()
         if self.task.solution_file is None and self.task.path is not None:
             yield self._finding("no-solution", "there is no solution/solve.sh, so nothing shows that it can be solved")
         for warning in self.task.warnings:
@@ -103,6 +106,17 @@ class Soundness:
         if missing:
             problem = f"keys that stand neither in the instruction nor in a file: {_some(missing)}"
             yield self._finding("nested-key-not-named", problem, "instruction.md")
+
+    def _environment(self) -> Iterator[Finding]:
+        if self.env_listed:
+            return
+        for variable, source in self.task.env.items():
+            if not isinstance(source, str) and not source.secret:
+                problem = (
+                    f"env.{variable} takes {source.name} from this machine and is not masked; say `secret: true`, or "
+                    "list the name in the ini key rollout_task_env"
+                )
+                yield self._finding("env-unlisted", problem, "task.yaml", find=source.name)
 
     # ---- answers that can be read off
 

@@ -28,10 +28,12 @@ class Collected:
     faults: list[Finding] = field(default_factory=list)
     unusable: str | None = None
     rootpath: Path = field(default_factory=Path.cwd)
+    env_listed: bool = False
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.rootpath = session.config.rootpath
+        self.env_listed = session.config.getini("rollout_task_env") is not None
         for item in session.items:
             if isinstance(item, RolloutItem):
                 self.tasks.setdefault(item.task.id, (item.task, item.ihook))

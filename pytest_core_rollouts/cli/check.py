@@ -73,7 +73,8 @@ def _findings(collected: Collected, core: str | None, notes: list[str]) -> Itera
     yield from collected.faults
     by_task: dict[str, list[Finding]] = {}
     for task, _ in collected.tasks.values():
-        sound = Soundness(task, collected.grade, own=collected.has_own_grader(task))
+        own = collected.has_own_grader(task)
+        sound = Soundness(task, collected.grade, own=own, env_listed=collected.env_listed)
         by_task[task.id] = list(sound.findings())
     tried = frozenset(FINDINGS) - check_runs.CODES
     unfinished = {finding.task_id for found in by_task.values() for finding in found if finding.code == "unfinished"}

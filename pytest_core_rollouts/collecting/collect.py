@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pytest_core_rollouts.collecting.explain import MESSAGE, explain_fault, explain_wrong, printable
+from pytest_core_rollouts.collecting.explain import explain_fault, explain_wrong
 from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.options.settings import Settings, settings_key
 from pytest_core_rollouts.rollout import Outcome
 from pytest_core_rollouts.task_folders import is_task_folder, leads_back, safe_name, task_id
 from pytest_core_rollouts.tasks import Task, TaskError, load_task
 from pytest_core_rollouts.tasks.findings import UNFINISHED
+from pytest_core_rollouts.text import printable
 
 ids_key = pytest.StashKey[dict[str, Path]]()
 tags_key = pytest.StashKey[set[str]]()
@@ -68,8 +69,8 @@ def directory(path: Path, parent: pytest.Collector) -> TaskDirectory | None:
 
 
 def warn(text: str) -> None:
-    """Say it in pytest's summary of warnings."""
-    warnings.warn(pytest.PytestCollectionWarning(text), stacklevel=3)
+    """Show it in pytest's summary of warnings."""
+    warnings.warn(pytest.PytestCollectionWarning(printable(text)), stacklevel=3)
 
 
 # ---- nodes
@@ -96,10 +97,13 @@ class TaskCollector(pytest.File):
         """The task's rollouts, of every agent. `place` is what else of this name would be another task."""
         settings = self.config.stash[settings_key]
         self._claim_id(task.id, place)
+        where = f"{place}: {task.id}" if task.path is None else str(task.path / "task.yaml")
+        if task.env and (problem := settings.env_problem(task)) is not None:
+            raise self.error(f"{where}: {problem}")
         if task.tags:
-            self._register_tags(task, place)
+            self._register_tags(task, where)
         for warning in task.warnings:
-            warn(printable(warning, MESSAGE))
+            warn(warning)
         for agent, sample in settings.rollouts_of(task):
             name = f"{prefix}{agent.slug}-{sample}"
             yield RolloutItem.from_parent(self, name=name, task=task, agent=agent, sample=sample)
@@ -108,18 +112,22 @@ class TaskCollector(pytest.File):
         """Two roots may hold tasks of one name; their rollouts would share their ids."""
         first = self.config.stash.setdefault(ids_key, {}).setdefault(name, place)
         if first != place:
-            raise self.CollectError(f"{place}: {first} is called {name!r} too; rename one of the tasks")
+            raise self.error(f"{place}: {first} is called {name!r} too; rename one of the tasks")
 
-    def _register_tags(self, task: Task, place: Path) -> None:
+    def _register_tags(self, task: Task, where: str) -> None:
         ours = self.config.stash.setdefault(tags_key, set())
-        registered = {line.split(":")[0].split("(")[0].strip() for line in self.config.getini("markers")} - ours
-        where = f"{place}: {task.id}" if task.path is None else task.path / "task.yaml"
-        for tag in task.tags:
+        new = [tag for tag in task.tags if tag not in ours]
+        markers = self.config.getini("markers") if new else ()  # they may be many: read only if there is a new tag
+        registered = {line.split(":")[0].split("(")[0].strip() for line in markers} - ours
+        for tag in new:
             if tag in registered:
-                raise self.CollectError(f"{where}: tags: {tag!r} is a marker already; choose another name")
-            if tag not in ours:
-                ours.add(tag)
-                self.config.addinivalue_line("markers", f"{tag}: tag of a task")
+                raise self.error(f"{where}: tags: {tag!r} is a marker already; choose another name")
+            ours.add(tag)
+            self.config.addinivalue_line("markers", f"{tag}: tag of a task")
+
+    def error(self, message: str) -> pytest.Collector.CollectError:
+        """A collection error, whose message may hold any name."""
+        return self.CollectError(printable(message))
 
 
 class TaskFile(TaskCollector):
@@ -133,14 +141,14 @@ class TaskFile(TaskCollector):
             return
         path = os.path.relpath(folder, self.config.rootpath)
         if found := [mark for mark in UNFIT if mark in path]:
-            raise self.CollectError(f"{folder}: pytest can't select what has {found[0]} in its path; rename it")
+            raise self.error(f"{folder}: pytest can't select what has {found[0]} in its path; rename it")
         try:
             task = load_task(folder, name)
         except TaskError as error:
-            raise self.CollectError(printable(str(error), MESSAGE)) from None
+            raise self.error(str(error)) from None
         if run_key in self.config.stash and UNFINISHED in f"{task.instruction}{task.expected}":
             told = f"see python -m pytest_core_rollouts check {name}"
-            raise self.CollectError(f"{folder}: is still to be written, as {UNFINISHED} in it says; {told}")
+            raise self.error(f"{folder}: is still to be written, as {UNFINISHED} in it says; {told}")
         yield from self.items_of(task, folder)
 
 
@@ -222,13 +230,13 @@ class RolloutItem(pytest.Item):
         if (tokens := record.tokens) is not None:
             self.user_properties.append(("tokens", tokens))
         if record.session_id is not None:
-            self.user_properties.append(("session_id", printable(record.session_id, MESSAGE)))
+            self.user_properties.append(("session_id", printable(record.session_id)))
         masked = self.config.stash[run_key].masked
-        self.user_properties += [("rollout_warning", printable(masked(text), MESSAGE)) for text in outcome.warnings]
+        self.user_properties += [("rollout_warning", printable(masked(text))) for text in outcome.warnings]
         if outcome.reused:
             self.user_properties.append(("reused", True))
         if outcome.fatal is not None:
-            self.session.shouldstop = printable(masked(outcome.fatal), MESSAGE)
+            self.session.shouldstop = printable(masked(outcome.fatal))
         if record.reward is None and self.settings.allow_errors is None:
             raise RolloutFault(masked(explain_fault(record)))
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import unicodedata
 from typing import Any
 
 from pytest_core_rollouts.grading import MISSING, NOTHING
 from pytest_core_rollouts.records import RolloutRecord
 from pytest_core_rollouts.report.cells import reward_text
+from pytest_core_rollouts.text import printable
 
 REASONS_SHORT = 12
 """Places that differ, shown without -vv."""
 VALUE_SHORT, VALUE_WHOLE = 160, 10_000
 """Characters of a value shown, without and with -vv."""
-MESSAGE = 10_000
-"""Characters of any other text that may cross to another process or a terminal."""
 
 
 def explain_wrong(record: RolloutRecord, *, whole: bool = False, hide_expected: bool = False) -> str:
@@ -61,17 +59,3 @@ def _where(record: RolloutRecord) -> str:
 def _value(value: Any, width: int) -> str:
     absent = isinstance(value, str) and value in (MISSING, NOTHING)
     return printable(str(value) if absent else json.dumps(value, ensure_ascii=False, default=str), width)
-
-
-def printable(text: str, limit: int) -> str:
-    """`text` in at most `limit` characters that no terminal, encoding or process boundary trips over.
-
-    Control and format characters, lone surrogates and the like are written as escapes; a line break and a tab are kept
-    as `\\n` and `\\t`, so that one value stays one line.
-    """
-    clipped = text[:limit]
-    safe = "".join(
-        char if char == " " or unicodedata.category(char)[0] not in "CZ" else char.encode("unicode_escape").decode()
-        for char in clipped
-    )
-    return safe if len(text) <= limit else f"{safe}... ({len(text):,} characters)"

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.collecting.collect import TaskCollector
-from pytest_core_rollouts.collecting.explain import MESSAGE, printable
 from pytest_core_rollouts.options.settings import settings_key
 from pytest_core_rollouts.task_folders import find_task
 from pytest_core_rollouts.task_sources import HOOK, MADE_ID, files, plugin_of
@@ -76,7 +75,7 @@ class GeneratedTasks(TaskCollector):
                 if not wanted or task.id in wanted:
                     yield from self.items_of(task, self.path, f"{task.id}:")
         except TaskError as error:
-            raise self.CollectError(printable(str(error), MESSAGE)) from None
+            raise self.error(str(error)) from None
         self._check_wanted(wanted - seen)
 
     def _check_wanted(self, missing: frozenset[str]) -> None:
@@ -84,4 +83,4 @@ class GeneratedTasks(TaskCollector):
         settings, rootpath = self.config.stash[settings_key], self.config.rootpath
         unknown = sorted(one for one in missing if find_task(one, settings.roots, rootpath) is None)
         if unknown and files(self.config) == [self.path]:
-            raise self.CollectError(printable(f"--rollout-task: {self.path} makes no task {unknown[0]!r}", MESSAGE))
+            raise self.error(f"--rollout-task: {self.path} makes no task {unknown[0]!r}")

@@ -163,6 +163,13 @@ def add_options(parser: pytest.Parser) -> None:
         default=None,
     )
     parser.addini(
+        "rollout_task_env",
+        "Names of environment variables that tasks may take with from_env; with it, no others. Default: any but the "
+        "run's own keys.",
+        type="args",
+        default=None,
+    )
+    parser.addini(
         "rollout_run",
         "Run tasks wherever they are collected, without being asked to by an option or a path.",
         type="bool",

@@ -11,9 +11,8 @@ import pytest
 from pytest_core_rollouts.options.declared import OPTIONS
 from pytest_core_rollouts.options.values import OptionValues
 from pytest_core_rollouts.records.masking import is_credential, is_secret
+from pytest_core_rollouts.tasks.task_settings import looks_secret
 
-_HOLDS_KEY = re.compile(r"(?i)(key|token|secret|password)$")
-"""How the names of environment variables end that hold a key."""
 _LOOKS_LIKE_KEY = re.compile(
     r"\bsk-[A-Za-z0-9_-]{20,}|\bgh[pousr]_[A-Za-z0-9]{30,}|\bAKIA[0-9A-Z]{16}\b|\bAIza[0-9A-Za-z_-]{30,}"
     r"|\bxox[a-z]-[A-Za-z0-9-]{10,}|\bhf_[A-Za-z0-9]{30,}"
@@ -22,7 +21,7 @@ _LOOKS_LIKE_KEY = re.compile(
 
 def refuse_keys(values: OptionValues, environ: Mapping[str, str] = os.environ) -> None:
     """Raise pytest.UsageError, which shows no value, where one of our options or ini keys holds a key."""
-    keys = {text: name for name, text in environ.items() if _HOLDS_KEY.search(name) and is_secret(text)}
+    keys = {text: name for name, text in environ.items() if looks_secret(name) and is_secret(text)}
     for name, text in _texts(values):
         problem = _problem(name, text, keys)
         if problem is not None:

@@ -21,6 +21,7 @@ from pytest_core_rollouts.options.declared import BY_NAME
 from pytest_core_rollouts.options.key_check import refuse_keys
 from pytest_core_rollouts.options.values import Layered, OptionValues
 from pytest_core_rollouts.records import RecordsError
+from pytest_core_rollouts.records.masking import is_secret
 from pytest_core_rollouts.report.html import HtmlReportError, require_jinja
 from pytest_core_rollouts.reuse.replay import Replay
 from pytest_core_rollouts.reuse.resume import Resumed
@@ -50,6 +51,8 @@ class Settings:
     """`embedded`, a base URL (see `require_core`), or None: not configured."""
     tasks: frozenset[str] = frozenset()
     """Ids of the only tasks to run; empty: all."""
+    task_env: frozenset[str] | None = None
+    """Variables of this machine that tasks may take; None: any that hold no key of the run."""
     concurrency: int | None = None
     out: Path | None = None
     report: Path | None = None
@@ -102,6 +105,25 @@ class Settings:
         """Every key we know, to be masked wherever it turns up."""
         return tuple(key for key in (self.core_key, *self.model_keys.values()) if key)
 
+    def env_problem(self, task: Task) -> str | None:
+        """Why the task may not have the variables of this machine that it asks for; None if it may."""
+        agents_keys = {agent.api_key_env for agent in self.agents}
+        for variable, source in task.env.items():
+            if isinstance(source, str):
+                continue
+            same = source.value is not None and is_secret(source.value) and source.value in self.secrets
+            if same or source.name in agents_keys:
+                return (
+                    f"env.{variable}: {source.name} holds a key of the run itself, which no task may take; "
+                    "give the task its own variable"
+                )
+            if self.task_env is not None and source.name not in self.task_env:
+                return (
+                    f"env.{variable}: {source.name} is not among the variables that tasks may take; "
+                    "add it to the ini key rollout_task_env, or remove it here"
+                )
+        return None
+
     def require_core(self) -> None:
         """Make sure, once rollouts are selected, of a Core and every key. Raises pytest.UsageError in one line.
 
@@ -138,6 +160,7 @@ def read_settings(config: pytest.Config) -> Settings:
         network=values.layered("network", option_values.network, Network.disabled()),
         core=core,
         tasks=_tasks(values, roots, config),
+        task_env=None if (names := config.getini("rollout_task_env")) is None else frozenset(names),
         concurrency=values.one("concurrency", option_values.positive_integer, None),
         out=values.path("out"),
         report=_report(values),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from pytest_core_rollouts.statistics.significance import LEVEL
+from pytest_core_rollouts.text import one_line
 
 UNKNOWN = "-"
 MAX_WIDTH = 72
@@ -45,14 +46,7 @@ def prose(text: str) -> str:
 
 def plain(text: str) -> str:
     """`text` as one line for a terminal: white space is one space, control characters are shown by their number."""
-    return "".join(_visible(character) for character in " ".join(text.split()))
-
-
-def _visible(character: str) -> str:
-    if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn"):
-        number = ord(character)
-        return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
-    return character
+    return one_line(text)
 
 
 def _clip(line: str) -> str:

@@ -19,6 +19,7 @@ FINDINGS: Final = {
     "wrong-answer-passes": "an answer that is wrong earns 1",
     "grader-fails": "the grader raises, takes too long, or gives no reward",
     "zero-tolerance": "an expected 0.0 with a relative tolerance: 0 is the only match",
+    "env-unlisted": "a variable of this machine that is neither listed in rollout_task_env nor secret",
     "no-solution": "there is no solution/solve.sh, so nothing shows that the task can be solved",
     "solution-fails": "the solution does not earn 1",
     "solution-unstable": "the solution gives another answer each time",
@@ -28,5 +29,7 @@ FINDINGS: Final = {
 }
 """Codes and what they mean."""
 
-WARNINGS: Final = frozenset(("nested-key-not-named", "zero-tolerance", "no-solution", "warning", "silence-unused"))
+WARNINGS: Final = frozenset(
+    ("nested-key-not-named", "zero-tolerance", "env-unlisted", "no-solution", "warning", "silence-unused")
+)
 """Codes that are worth a look and no reason to fail."""

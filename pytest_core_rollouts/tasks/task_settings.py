@@ -43,16 +43,30 @@ class Network:
 class FromEnv:
     """A sandbox variable's value that is taken from the variable `name` of this machine, when the Session is created.
 
-    A `secret` one is masked by its value wherever we write anything.
+    A `secret` one is masked by its value wherever we write anything; None: it is secret if one of its names, here or
+    in the sandbox, looks it (a Task decides that when it is made).
     """
 
     name: str
-    secret: bool = False
+    secret: bool | None = None
 
     @property
     def value(self) -> str | None:
         """None where the variable is not set, or empty."""
         return os.environ.get(self.name) or None
+
+
+RUN_KEYS: Final = ("OPENAI_API_KEY", "MODEL_API_KEY")
+"""Variables of this machine with the run's own keys, for the Core and for models; an agent file may name others."""
+
+_SECRET_NAME = re.compile(
+    r"(?i)(key|token|secret|password|passwd|passphrase|credentials?|(^|_)(pass|pat)|_pwd)$"  # PWD itself is a folder
+)
+
+
+def looks_secret(variable: str) -> bool:
+    """Whether an environment variable of this name holds a secret, as names go."""
+    return _SECRET_NAME.search(variable) is not None
 
 
 @dataclass(frozen=True)

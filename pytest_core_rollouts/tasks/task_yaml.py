@@ -26,7 +26,7 @@ from pytest_core_rollouts.strict_yaml import (
     text,
     texts,
 )
-from pytest_core_rollouts.tasks.task_settings import FromEnv, Network, Outputs, Xfail
+from pytest_core_rollouts.tasks.task_settings import RUN_KEYS, FromEnv, Network, Outputs, Xfail, looks_secret
 
 
 def read_settings(path: Path, content: bytes, expected: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -54,8 +54,13 @@ def check_grading(expected: Mapping[str, Any] | None, rules: Mapping[str, KeyRul
         raise Invalid(bad.problem, ("grading", bad.path)) from None
 
 
+TAGS_LIMIT: Final = 50
+
+
 def _tags(value: Any) -> tuple[str, ...]:
     tags = texts(value)
+    if len(tags) > TAGS_LIMIT:
+        raise Invalid(f"expected at most {TAGS_LIMIT} tags, got {len(tags):,}; remove some")
     for index, tag in enumerate(tags):
         if not re.fullmatch(r"[a-z][a-z0-9_-]*", tag):
             raise Invalid(f"{tag!r} is no tag; use lower-case letters, digits, - and _, a letter first", (index,))
@@ -116,7 +121,7 @@ def _variable(name: str) -> Rule:
     def checked(value: Any) -> str | FromEnv:
         _variable_name(name)
         if isinstance(value, (FromEnv, Mapping)):
-            return _from_env(value)
+            return _from_env(name, value)
         if not isinstance(value, str):
             raise Invalid(f"a text is due, not {describe(value)}; put it in quotes, or write {{from_env: NAME}}")
         return sendable(value)
@@ -130,14 +135,16 @@ def _variable_name(name: Any) -> str:
     return name
 
 
-def _from_env(value: FromEnv | Mapping[str, Any]) -> FromEnv:
-    given = vars(value) if isinstance(value, FromEnv) else value
+def _from_env(variable: str, value: FromEnv | Mapping[str, Any]) -> FromEnv:
+    given = {key: item for key, item in vars(value).items() if item is not None} if isinstance(value, FromEnv) else value
     names = {"name": _variable_name} if isinstance(value, FromEnv) else {"from_env": _variable_name}
     checked = check(mapping(given), {**names, "secret": _boolean})
     name = checked.get("name", checked.get("from_env"))
     if name is None:
-        raise Invalid("from_env is due, with the name of a variable of this machine; a value itself stands alone")
-    return FromEnv(name, checked.get("secret", False))
+        raise Invalid("expected from_env with the name of a variable of this machine; write a plain value without it")
+    if name.upper() in RUN_KEYS:
+        raise Invalid(f"{name} holds a key of the run itself, which no task may take; give the task its own variable")
+    return FromEnv(name, checked.get("secret", looks_secret(variable) or looks_secret(name)))
 
 
 def _boolean(value: Any) -> bool:
