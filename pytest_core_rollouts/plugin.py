@@ -30,7 +30,7 @@ def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
     options.mend_conftest_paths(early_config, parser, args)
-    unasked.refuse_inside_task(early_config)
+    unasked.refuse_data(early_config)
     result = yield
     options.add_bare_options(parser, args)
     return result

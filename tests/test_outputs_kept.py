@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -112,9 +115,9 @@ def test_files_are_kept_beside_the_jsonl_and_read_back(tmp_path: Path) -> None:
         "path": "fix.patch",
         "size": 3,
         "sha256": hashlib.sha256(b"\0\xff\n").hexdigest(),
-        "file": "r1.files/r1.t.codex-default.0/a1/fix.patch",
+        "file": ".r1.files/r1.t.codex-default.0/a1/0002",
     }
-    assert (tmp_path / "runs/r1.files/r1.t.codex-default.0/a1/reports/a.md").read_bytes() == b"A"
+    assert (tmp_path / "runs/.r1.files/r1.t.codex-default.0/a1/0003").read_bytes() == b"A"
     assert read_kept_files(out, rows) == files
 
 
@@ -124,8 +127,8 @@ HOSTILE = [
     "a/b",
     "a/b/c",
     "A/B",
-    "@0",
-    "@1",
+    "0001",
+    "0002",
     ".hidden",
     "-rf",
     "CON.",
@@ -140,17 +143,60 @@ HOSTILE = [
 ]
 
 
-def test_no_name_escapes_or_meets_another(tmp_path: Path) -> None:
+def test_names_of_kept_files_are_numbers(tmp_path: Path) -> None:
     out = tmp_path / "r1.jsonl"
     files = {name: name.encode() for name in HOSTILE}
     rows = keep_files(out, "id", 1, files, NO_MASKS)
     assert read_kept_files(out, rows) == files
-    names = [row["file"].removeprefix("r1.files/id/a1/") for row in rows]
-    folded = [name.casefold() for name in names]
-    assert len(set(folded)) == len(folded)
-    assert not any(one != other and other.startswith(f"{one}/") for one in folded for other in folded)
-    assert all(name.isascii() and ".." not in name and not name.startswith(("/", ".", "-")) for name in names)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["r1.files"]
+    assert [row["path"] for row in rows] == sorted(files)
+    names = [f".r1.files/id/a1/{number:04}" for number in range(1, len(files) + 1)]
+    assert [row["file"] for row in rows] == names
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()) == names
+
+
+@pytest.mark.parametrize(
+    ("umask", "folder", "file"), [(0o077, 0o700, 0o600), (0o022, 0o755, 0o644), (0o002, 0o775, 0o664)]
+)
+def test_what_holds_answers_follows_the_umask(tmp_path: Path, umask: int, folder: int, file: int) -> None:
+    """Kept files, Items, rows and the HTML report, and the folders above them; the umask is a process's own."""
+    program = f"""
+import os
+from pathlib import Path
+from pytest_core_rollouts.records import RolloutRecord, append
+from pytest_core_rollouts.records.item_files import keep_items
+from pytest_core_rollouts.records.kept_files import keep_files
+from pytest_core_rollouts.records.masking import Masker
+from pytest_core_rollouts.report.html import write_html
+
+os.umask({umask})
+out = Path("runs/r1.jsonl")
+kept = dict(outputs=keep_files(out, "id", 1, {{"run.sh": b"#!/bin/sh"}}, Masker([])))
+kept |= dict(items_file=keep_items(out, "id", 1, [1], Masker([])))
+names = dict(rollout_id="id", task="t", harness="h", model="m", sample=0, run_id="r1", group_id="g")
+append(out, RolloutRecord(**names, **kept, status="completed", reward=1.0))
+write_html([out], Path("reports/r1.html"))
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+    modes = {
+        path.relative_to(tmp_path).as_posix(): (path.is_dir(), oct(path.stat().st_mode & 0o7777))
+        for path in tmp_path.rglob("*")
+    }
+    folders = ("runs", "runs/.r1.files", "runs/.r1.files/id", "runs/.r1.files/id/a1", "reports")
+    files = ("runs/r1.jsonl", "runs/.r1.files/id/a1/0001", "runs/.r1.files/id/a1.items.jsonl", "reports/r1.html")
+    assert modes == {name: (True, oct(folder)) for name in folders} | {name: (False, oct(file)) for name in files}
+
+
+def test_files_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    kept = tmp_path / "r1.files/id/a1/reports/a.md"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"A")
+    row = {"path": "reports/a.md", "size": 1, "sha256": hashlib.sha256(b"A").hexdigest()}
+    row["file"] = kept.relative_to(tmp_path).as_posix()
+    assert read_kept_files(tmp_path / "r1.jsonl", [row]) == {"reports/a.md": b"A"}
+    (tmp_path / "r1.files").rename(tmp_path / "elsewhere")
+    lost = "r1.files: missing, but rows of .*r1.jsonl name it; put r1.files back beside r1.jsonl$"
+    with pytest.raises(RecordsError, match=lost):
+        read_kept_files(tmp_path / "r1.jsonl", [row])
 
 
 def test_what_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
@@ -160,8 +206,8 @@ def test_what_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
     keep_files(out, "id", 2, {"a": b"second"}, NO_MASKS)
     assert read_kept_files(out, rows) == {"a": b"new"}
     assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()) == [
-        "r1.files/id/a1/a",
-        "r1.files/id/a2/a",
+        ".r1.files/id/a1/0001",
+        ".r1.files/id/a2/0001",
     ]
 
 
@@ -180,7 +226,14 @@ def test_a_file_that_was_changed_since_is_told_apart(tmp_path: Path) -> None:
     with pytest.raises(RecordsError, match="is not what the row of"):
         read_kept_files(out, [row])
     (tmp_path / row["file"]).unlink()
-    with pytest.raises(RecordsError, match="can't be read"):
+    with pytest.raises(RecordsError, match=r"/a1/0001: missing, but rows of .* name it; put \.r1\.files back"):
+        read_kept_files(out, [row])
+    (tmp_path / row["file"]).symlink_to("/etc/passwd")
+    with pytest.raises(RecordsError, match="is a symbolic link"):
+        read_kept_files(out, [row])
+    shutil.rmtree(tmp_path / ".r1.files")
+    lost = r"/\.r1\.files: missing, but rows of .*r1.jsonl name it; .* without `include-hidden-files: true`"
+    with pytest.raises(RecordsError, match=lost):
         read_kept_files(out, [row])
     for file in ("../../etc/passwd", "/etc/passwd"):
         with pytest.raises(RecordsError, match="outside of its folder"):
@@ -188,6 +241,6 @@ def test_a_file_that_was_changed_since_is_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_place_that_can_not_be_written_ends_the_run(tmp_path: Path) -> None:
-    (tmp_path / "r1.files").write_text("a file in the folder's place")
+    (tmp_path / ".r1.files").write_text("a file in the folder's place")
     with pytest.raises(RecordsError, match="cannot keep an agent's files"):
         keep_files(tmp_path / "r1.jsonl", "id", 1, {"a": b"x"}, NO_MASKS)

@@ -91,7 +91,10 @@ def test_files_that_a_grader_wants_must_still_be_there(tmp_path: Path) -> None:
     kept = dataclasses.replace(
         UNGRADED, outputs=[{"file": "kept/plot.png", "path": "plot.png", "size": 3, "sha256": "e"}]
     )
-    assert verdict(tmp_path, kept) == Verdict("run", attempt=2)
+    found = verdict(tmp_path, kept)
+    assert (found.action, found.attempt) == ("run", 2)
+    assert found.lacking is not None
+    assert found.lacking.startswith(f"{tmp_path / 'kept'}: missing, but rows of {tmp_path / 'r.jsonl'} name it")
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/plot.png").touch()
     assert verdict(tmp_path, kept) == Verdict("grade", 0)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_core_rollouts.cli import CommandError
+from pytest_core_rollouts.kept_folders import UPLOAD_HINT, kept_folder
 from pytest_core_rollouts.records import RecordsError
 from pytest_core_rollouts.training.advantages import METHODS
 from pytest_core_rollouts.training.captures import CaptureError, Exchange, check_tokens, exchanges
@@ -119,7 +120,8 @@ def _check_items(groups: Iterable[Group]) -> None:
         if not sample.row.has_items:
             raise CommandError(
                 f"{sample.row.path}: the row of {sample.record.rollout_id} has no Items, so there is no conversation; "
-                "was it written with --rollout-items none, or are its files gone?"
+                "was it written with --rollout-items none, "
+                f"or is {kept_folder(sample.row.path)} missing ({UPLOAD_HINT})?"
             )
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from pytest_core_rollouts.collecting.explain import explain_fault, explain_wrong
+from pytest_core_rollouts.collecting.unasked import is_kept
 from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.options.settings import Settings, settings_key
 from pytest_core_rollouts.rollout import Outcome
@@ -54,7 +55,9 @@ class RolloutFault(pytest.fail.Exception):  # type: ignore[name-defined,misc]  #
 
 
 def ignore(path: Path, config: pytest.Config) -> bool | None:
-    """Leave out links that lead to tasks which are collected anyway."""
+    """Leave out what agents left, and links that lead to tasks which are collected anyway."""
+    if is_kept(path):
+        return True
     if path.is_symlink() and path.is_dir() and leads_back(path, config.stash[settings_key].roots):
         warn(f"{path} is left out: it is a link to {path.resolve()}, which is collected there")
         return True

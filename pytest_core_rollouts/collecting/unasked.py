@@ -9,16 +9,24 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts import task_sources
+from pytest_core_rollouts.kept_folders import is_kept_folder, kept_folder_around
 from pytest_core_rollouts.options.asked import roots_of
 from pytest_core_rollouts.task_folders import count_tasks, is_task_folder, task_around
 
 
-def refuse_inside_task(config: pytest.Config) -> None:
-    """What lies in a task folder is data for the sandbox: it must never be imported or run here."""
+def refuse_data(config: pytest.Config) -> None:
+    """What lies in a task folder or among kept files is data: it must never be imported or run here.
+
+    This comes before pytest imports the conftest.py of a path that it is given.
+    """
     here = config.invocation_params.dir
     roots = roots_of(config)
     for argument in config.known_args_namespace.file_or_dir or ["."]:
         path = Path(os.path.normpath(here / argument.split("::")[0]))
+        if (folder := kept_folder_around(path)) is not None:
+            raise pytest.UsageError(
+                f"{path} lies in {folder}, which holds what agents left, where nothing is a test; name another path"
+            )
         if (folder := task_around(path, roots)) is not None:
             raise pytest.UsageError(f"{path} lies in a task folder, where nothing is a test; name the folder: {folder}")
 
@@ -42,8 +50,14 @@ def shown(path: Path, config: pytest.Config) -> str:
 
 
 def ignore(path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the tasks."""
-    return True if path.is_dir() and is_task_folder(path, roots_of(config)) else None
+    """Leave out the tasks, and what agents left."""
+    left_out = path.is_dir() and (is_kept(path) or is_task_folder(path, roots_of(config)))
+    return True if left_out else None
+
+
+def is_kept(path: Path) -> bool:
+    """Whether a folder that pytest comes by holds what agents left, or is a link to such a one."""
+    return kept_folder_around(path) is not None if path.is_symlink() else is_kept_folder(path)
 
 
 def directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:

@@ -108,7 +108,9 @@ class EmbeddedCore:
             raise EmbeddedCoreError("The embedded Core was started already, or closed: reserve another one.")
         if not sys.platform.startswith("linux"):
             raise EmbeddedCoreError("The embedded Core runs on Linux alone: its sandboxes are Linux namespaces.")
-        scratch = tempfile.mkdtemp(prefix="pytest-core-rollouts-")
+        scratch = tempfile.mkdtemp(
+            prefix=".pytest-core-rollouts-"
+        )  # a dot: pytest stays out, if TMPDIR is in a project
         self._folders = [Path(scratch)]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
         atexit.register(self.stop)

@@ -1,54 +1,42 @@
 """Trajectories kept beside the JSONL, for whoever finds rows too large that hold them.
 
-`runs/<run_id>.files/<rollout_id>/a<attempt>.items.jsonl` has one Item a line, strict JSON in ASCII, known secrets
+`runs/.<run_id>.files/<rollout_id>/a<attempt>.items.jsonl` has one Item a line, strict JSON in ASCII, known secrets
 masked; the row has `items: null` and says in `items_file` where they are:
 
-    {"file": "<run_id>.files/<rollout_id>/a1.items.jsonl", "items": 20000, "size": 31457280, "sha256": "..."}
+    {"file": ".<run_id>.files/<rollout_id>/a1.items.jsonl", "items": 20000, "size": 31457280, "sha256": "..."}
 
-`file` is relative to the JSONL's folder, `size` in bytes.
+`file` is relative to the JSONL's folder, `size` in bytes. Rows of earlier versions name files in `<run_id>.files`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_core_rollouts.kept_folders import kept_folder
 from pytest_core_rollouts.records.errors import RecordsError
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.records.masking import Masker
+from pytest_core_rollouts.records.whole_files import whole_file
 
 
 def keep_items(out: Path, rollout_id: str, attempt: int, items: Sequence[Any], masks: Masker) -> dict[str, Any]:
     """Write the Items of one attempt, whole and synced; gives the row's `items_file`. Raises RecordsError."""
-    folder = out.with_suffix(".files") / rollout_id
-    final = folder / f"a{attempt}.items.jsonl"
+    final = kept_folder(out) / rollout_id / f"a{attempt}.items.jsonl"
     digest, size = hashlib.sha256(), 0
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f"{final.name}.", dir=folder)
-        made = Path(name)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                for item in items:
-                    line = _line(item, masks)
-                    digest.update(line)
-                    size += len(line)
-                    file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-            made.chmod(0o644)
-            made.replace(final)
-        except BaseException:
-            made.unlink(missing_ok=True)
-            raise
+        with whole_file(final) as file:
+            for item in items:
+                line = _line(item, masks)
+                digest.update(line)
+                size += len(line)
+                file.write(line)
     except OSError as error:
         raise RecordsError(
-            f"{folder}: cannot keep a trajectory: {error.strerror or error}; free or mend the disk, "
+            f"{final.parent}: cannot keep a trajectory: {error.strerror or error}; free or fix the disk, "
             "or choose another place with --rollout-out"
         ) from error
     place = final.relative_to(out.parent).as_posix()

@@ -1,28 +1,27 @@
-"""Files that agents made, kept beside the JSONL: `runs/<run_id>.files/<rollout_id>/a<attempt>/...`.
+"""Files that agents made, kept beside the JSONL: `runs/.<run_id>.files/<rollout_id>/a<attempt>/0001`, `0002`, ...
 
-Their names come from an agent. A name of plain words keeps its place below the folder; any other, or one that would
-meet another file's on some file system, becomes `@<number>`. A row's `outputs` says which file is which:
+Their names would come from an agent or a Core, so they have none: a `conftest.py` must not be imported by the next
+pytest, a folder with `HEAD`, `objects` and `refs` must not be a repository. A row's `outputs` says which file is which:
 
-    [{"path": "fix.patch", "size": 812, "sha256": "...", "file": "<run_id>.files/<rollout_id>/a1/fix.patch"}, ...]
+    [{"path": "fix.patch", "size": 812, "sha256": "...", "file": ".<run_id>.files/<rollout_id>/a1/0001"}, ...]
 
 `path` is the agent's, below /workspace/outputs; `file` is relative to the JSONL's folder; `size` (bytes) and `sha256`
-are those of the kept file, in which known secrets are masked.
+are those of the kept file, in which known secrets are masked. Rows of earlier versions name files in
+`<run_id>.files` under names of the agent's; they are read as before.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import re
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_core_rollouts.kept_folders import kept_folder, missing_text
 from pytest_core_rollouts.records.errors import RecordsError
 from pytest_core_rollouts.records.masking import Masker
-from pytest_core_rollouts.tasks.files import TaskError, read_file
+from pytest_core_rollouts.records.whole_files import sync, whole_folder
+from pytest_core_rollouts.tasks.files import TaskError, exists, read_file
 
 
 def keep_files(
@@ -32,34 +31,35 @@ def keep_files(
 
     `out` is the JSONL; gives the row's `outputs`. Raises RecordsError.
     """
-    folder = out.with_suffix(".files") / rollout_id
-    final = folder / f"a{attempt}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f"a{attempt}.", dir=folder))
-        try:
-            rows = [_write(made, name, path, masks.bytes(artifacts[path])) for path, name in _named(artifacts, masks)]
-            made.chmod(0o755)
-            if final.exists():
-                shutil.rmtree(final)
-            made.rename(final)
-        except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
-            raise
-    except OSError as error:
-        problem = f"{folder}: cannot keep an agent's files: {error.strerror or error}"
-        raise RecordsError(f"{problem}; free or mend the disk, or choose another place with --rollout-out") from error
+    final = kept_folder(out) / rollout_id / f"a{attempt}"
     place = final.relative_to(out.parent).as_posix()
-    return [{**row, "path": masks.text(row["path"]), "file": f"{place}/{row['file']}"} for row in rows]
+    rows = []
+    try:
+        with whole_folder(final) as folder:
+            for number, path in enumerate(sorted(artifacts), 1):
+                name, content = f"{number:04}", masks.bytes(artifacts[path])
+                with (folder / name).open("xb") as file:
+                    file.write(content)
+                    sync(file)
+                digest = hashlib.sha256(content).hexdigest()
+                rows.append(
+                    {"path": masks.text(path), "size": len(content), "sha256": digest, "file": f"{place}/{name}"}
+                )
+    except OSError as error:
+        problem = f"{final.parent}: cannot keep an agent's files: {error.strerror or error}"
+        raise RecordsError(f"{problem}; free or fix the disk, or choose another place with --rollout-out") from error
+    return rows
 
 
 def read_kept_files(out: Path, outputs: Iterable[Mapping[str, Any]]) -> dict[str, bytes]:
-    """The files that a row of `out` names, by the agent's paths. RecordsError: one is gone, or was changed."""
+    """The files that a row of `out` names, by the agent's paths. RecordsError: one is missing, or was changed."""
     found = {}
     for row in outputs:
         file = out.parent / row["file"]
         if ".." in Path(row["file"]).parts or Path(row["file"]).is_absolute():
             raise RecordsError(f"{out}: a row names {row['file']!r}, outside of its folder")
+        if not exists(file):
+            raise RecordsError(missing_text(out, row["file"]))
         try:
             content = read_file(file, row["size"])
         except TaskError as error:
@@ -70,31 +70,6 @@ def read_kept_files(out: Path, outputs: Iterable[Mapping[str, Any]]) -> dict[str
     return found
 
 
-def _write(folder: Path, name: str, path: str, content: bytes) -> dict[str, Any]:
-    file = folder / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("xb") as opened:  # x: never over another
-        opened.write(content)
-        opened.flush()
-        os.fsync(opened.fileno())
-    return {"path": path, "size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "file": name}
-
-
-def _named(paths: Iterable[str], masks: Masker) -> list[tuple[str, str]]:
-    """Each path with the name it is kept under. No name is another's, or a folder of another's, in any case of letters,
-    and none holds a secret.
-    """
-    named: list[tuple[str, str]] = []
-    taken: set[str] = set()
-    for number, path in enumerate(sorted(paths)):
-        parts = path.casefold().split("/")
-        whole = "/".join(parts)
-        above = {"/".join(parts[:depth]) for depth in range(1, len(parts))}
-        plain = all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", part) for part in path.split("/"))
-        free = whole not in taken and not above & taken and not any(name.startswith(f"{whole}/") for name in taken)
-        if plain and free and len(path) <= 200 and masks.text(path) == path:
-            taken.add(whole)
-            named.append((path, path))
-        else:
-            named.append((path, f"@{number}"))
-    return named
+def missing_file(out: Path, outputs: Iterable[Mapping[str, Any]]) -> str | None:
+    """The first file that a row of `out` names and that is gone, relative to its folder; None if all are there."""
+    return next((str(row["file"]) for row in outputs if not (out.parent / str(row["file"])).is_file()), None)

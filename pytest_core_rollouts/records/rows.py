@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pytest_core_rollouts.kept_folders import missing_text
 from pytest_core_rollouts.records.errors import RecordsError, warn
 from pytest_core_rollouts.records.item_files import read_items
 from pytest_core_rollouts.records.masking import Masker
@@ -68,10 +69,10 @@ def append(
 def _opened(path: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     try:
-        return os.open(path, flags, 0o644)
+        return os.open(path, flags, 0o666)
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, flags, 0o644)
+        return os.open(path, flags, 0o666)
 
 
 def check_writable(path: Path) -> None:
@@ -197,7 +198,10 @@ def _with_items(path: Path, record: RolloutRecord) -> RolloutRecord:
     """The record with a trajectory that is kept beside it, as if it stood in the row."""
     if record.items_file is None:
         return record
-    return dataclasses.replace(record, items=read_items(path, record.items_file), items_file=None)
+    items = read_items(path, record.items_file)
+    if items is None:
+        warn(f"{missing_text(path, str(record.items_file['file']))}; read without its trajectory")
+    return dataclasses.replace(record, items=items, items_file=None)
 
 
 def effective(records: Iterable[RolloutRecord]) -> dict[str, RolloutRecord]:

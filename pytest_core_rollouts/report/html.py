@@ -14,17 +14,16 @@ import base64
 import hashlib
 import json
 import os
-import tempfile
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from pytest_core_rollouts.records.whole_files import whole_file
 from pytest_core_rollouts.report.baseline import Baseline
 from pytest_core_rollouts.report.html_data import details, index, scan
 
@@ -85,9 +84,12 @@ def write_html(
     found = scan(records_paths, run_id)
     data = index(found, [path.name for path in records_paths], baseline)
     pieces = _Pieces(details(records_paths, found, items_limit=items_limit, hide_expected=hide_expected))
-    with _replacing(out.resolve()) as file:  # what a link leads to, not the link
-        for text in render(_title(data), _pack([json.dumps(data, separators=(",", ":"), allow_nan=False)]), pieces):
-            file.write(text.encode("utf-8"))
+    try:
+        with whole_file(out.resolve()) as file:  # what a link leads to, not the link
+            for text in render(_title(data), _pack([json.dumps(data, separators=(",", ":"), allow_nan=False)]), pieces):
+                file.write(text.encode("utf-8"))
+    except OSError as error:
+        raise HtmlReportError(f"{out.resolve()}: cannot write the HTML report: {error.strerror or error}") from error
     return HtmlReport(out, out.stat().st_size, len(found.rows), pieces.count)
 
 
@@ -201,27 +203,6 @@ def _file(name: str) -> str:
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-# The file
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Any]:
-    """A binary file that takes the place of `path` when all went well, and is gone otherwise."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
-                yield file
-                os.fchmod(file.fileno(), 0o644)
-                file.flush()
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise HtmlReportError(f"{path}: cannot write the HTML report: {error.strerror or error}") from error
 
 
 def _size(count: int) -> str:

@@ -16,9 +16,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from pytest_core_rollouts.kept_folders import missing_text
 from pytest_core_rollouts.matrix import RUN_ID, Chosen, Rollout, name_rollouts
 from pytest_core_rollouts.records import RecordsError, RecordsWarning, RolloutRecord, read_located, record_at
 from pytest_core_rollouts.records.jsonable import jsonable
+from pytest_core_rollouts.records.kept_files import missing_file
 from pytest_core_rollouts.report.summary import slim
 from pytest_core_rollouts.reuse.replay import Replayer
 from pytest_core_rollouts.rollout import Outcome
@@ -38,6 +40,8 @@ class Verdict:
     """Whether the row is the one that counts in the file as it is."""
     attempt: int = 1
     why: str | None = None
+    lacking: str | None = None
+    """What to say where the row's answer can't be graded again, since files that the agent left are missing."""
 
 
 @dataclass(frozen=True)
@@ -109,16 +113,16 @@ class Resumed:
         for offset, record in same:
             if record.graded and not _graded_otherwise(record, rollout, marked=marked):
                 return Verdict("reuse", offset, counts=record.work == rows[-1][1].work)
+        lacking = None
         for offset, record in reversed(same):
-            if (record.graded or record.answered) and self._has_files(record):
-                return Verdict("grade", offset)
+            if record.graded or record.answered:
+                missing = missing_file(self.path, record.outputs)
+                if missing is None:
+                    return Verdict("grade", offset)
+                lacking = missing_text(self.path, missing)
         attempt = max((record.attempt + (record.session_id is not None) for _, record in rows), default=1)
-        lost = [", ".join(what) or "files kept" for _, record, what in changed if record.graded]
-        return Verdict("run", attempt=max(1, attempt), why=lost[-1] if lost else None)
-
-    def _has_files(self, record: RolloutRecord) -> bool:
-        """Whether the files that the agent made, and a grader may want, are still there."""
-        return all((self.path.parent / str(row["file"])).is_file() for row in record.outputs)
+        lost = [", ".join(what) or "kept files" for _, record, what in changed if record.graded]
+        return Verdict("run", attempt=max(1, attempt), why=lost[-1] if lost else None, lacking=lacking)
 
     def source(self, rollout: Rollout) -> RolloutRecord:
         """The row to be graded anew, whole. Raises RecordsError."""
@@ -177,6 +181,7 @@ class Plan:
             + (f"{graded} graded anew, " if graded else "")
             + f"{self.owed} to run"
         )
+        yield from sorted({f"resume: {verdict.lacking}" for verdict in self.verdicts.values() if verdict.lacking})
         whys = sorted({verdict.why for verdict in self.verdicts.values() if verdict.why})
         for why in whys:
             again = [self.selected[rollout_id] for rollout_id, one in self.verdicts.items() if one.why == why]

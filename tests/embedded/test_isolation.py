@@ -50,7 +50,7 @@ def refusal() -> str:
 
 
 def left_over(tmp: Path) -> list[Path]:
-    return list(tmp.glob("core-rollouts-*"))
+    return list(tmp.glob(".core-rollouts-*"))
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ ITEMS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("where", ["inline", "files", "none"])
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=len)
 def test_items(project: Project, core: FakeCore, where: str, workers: tuple[str, ...]) -> None:
-    from pytest_core_rollouts.records import read_records
+    from pytest_core_rollouts.records import RecordsWarning, read_records
 
     project.task("a")
     core.script = lambda body: Script(answer=RIGHT, items=ITEMS)
@@ -187,11 +187,15 @@ def test_items(project: Project, core: FakeCore, where: str, workers: tuple[str,
         return
     assert row["items"] is None
     kept = path.parent / row["items_file"]["file"]
-    assert kept == path.with_suffix(".files") / row["rollout_id"] / "a1.items.jsonl"
+    assert kept == path.with_name(f".{path.stem}.files") / row["rollout_id"] / "a1.items.jsonl"
     assert kept.stat().st_size == row["items_file"]["size"]
     assert row["items_file"]["items"] == len(kept.read_bytes().splitlines())
-    kept.unlink()
-    [record] = read_records(path)
+    kept.parent.parent.rename(path.parent / "elsewhere")
+    lost = (
+        rf"/runs/\.{path.stem}\.files: missing, but rows of .*{path.name} name it; put .* `include-hidden-files: true`"
+    )
+    with pytest.warns(RecordsWarning, match=lost):
+        [record] = read_records(path)
     assert record.items is None
     assert record.reward == 1.0, "a report can still be made"
 

@@ -166,12 +166,12 @@ def test_files_are_kept_and_the_grader_gets_them(project: Project, core: FakeCor
     project.write("tasks/a/grader.py", "def grade(artifacts): return sorted(artifacts) == ['fix.patch', 'r/x.md']\n")
     assert outcomes(project.run("tasks", *workers)) == {"passed": 1}
     (row,) = project.records
-    folder = f"{row['run_id']}.files/{row['rollout_id']}/a1"
+    folder = f".{row['run_id']}.files/{row['rollout_id']}/a1"
     assert [(one["path"], one["size"], one["file"]) for one in row["outputs"]] == [
-        ("fix.patch", 12, f"{folder}/fix.patch"),
-        ("r/x.md", 1, f"{folder}/r/x.md"),
+        ("fix.patch", 12, f"{folder}/0001"),
+        ("r/x.md", 1, f"{folder}/0002"),
     ]
-    assert (project.path / "runs" / folder / "fix.patch").read_bytes() == b"--- a\n+++ b\n"
+    assert (project.path / "runs" / folder / "0001").read_bytes() == b"--- a\n+++ b\n"
 
 
 # Secrets
@@ -198,7 +198,7 @@ def test_a_secret_goes_to_the_sandbox_and_nowhere_else(
     assert SECRET not in text_of(result)
     assert "[masked]" in text_of(result)
     written = [path for path in project.path.rglob("*") if path.is_file() and "tasks" not in path.parts]
-    assert any(path.name == "log.txt" for path in written)
+    assert any(path.name == "0001" for path in written)
     assert not [path for path in written if SECRET.encode() in path.read_bytes()]
 
 

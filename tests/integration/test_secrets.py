@@ -83,7 +83,7 @@ def test_keys_are_in_no_output_and_no_file(
     secrets = (core.api_key, MODEL_KEY, TASK_KEY, base64.b64encode(MODEL_KEY.encode()).decode()[:-2])
     names = assert_nowhere(secretive, result, *secrets, "unknown-to-us-42")
     assert {"j.xml", "r.md", "log.txt", "r.html", "r.html, part 1"} <= set(names)
-    assert sum(name.endswith(".txt") and ".files" in name for name in names) == 1
+    assert sum(name.endswith("/a1/0001") and ".files/" in name for name in names) == 1
     assert "[masked]" in text_of(result)
     sent = b"".join(request.body for request in core.requests)
     assert MODEL_KEY.encode() in sent, "the agent has its key"

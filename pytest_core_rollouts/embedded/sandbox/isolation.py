@@ -306,7 +306,7 @@ def _make_folder(scratch: Path | None, *, drops_uid: bool) -> Path:
             place.chmod(mode)
         executable = place.is_dir() and os.access(place, os.W_OK) and not os.statvfs(place).f_flag & os.ST_NOEXEC
         if executable and (is_reachable(place) or not drops_uid):
-            folder = place / "isolation" if scratch else Path(tempfile.mkdtemp(prefix="core-rollouts-", dir=place))
+            folder = place / "isolation" if scratch else Path(tempfile.mkdtemp(prefix=".core-rollouts-", dir=place))
             for made in (folder, folder / "sessions"):
                 made.mkdir(exist_ok=made == folder and not scratch)
                 made.chmod(mode)
