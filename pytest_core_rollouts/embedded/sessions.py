@@ -269,6 +269,7 @@ class Session:
             config=request.harness_config,
             env=request.environment.env,
             memory=self._memory,
+            warnings=turn.warnings,
         )
         self._task = asyncio.create_task(self._run_turn(turn, job))
 
@@ -295,7 +296,7 @@ class Session:
         except (SandboxFailed, OSError) as failure:
             self._end_turn(turn, "failed", "sandbox_error", f"The sandbox failed: {failure}")
         except OutputsRejected as rejection:
-            self._end_turn(turn, "failed", "sandbox_error", f"The outputs were rejected: {rejection}")
+            self._end_turn(turn, "failed", "outputs_rejected", f"The outputs were rejected: {rejection}")
         except Exception:
             logger.exception("session %s: turn %s failed", self.id, turn.id)
             self._end_turn(turn, "failed", "internal_error", "The embedded Core failed; see its standard error.")

@@ -21,6 +21,7 @@ class Turn:
         self.cancelling = False  # somebody asked for it
         self.settling = False  # the agent is done and its outputs are being captured: completion wins
         self.trajectory = Trajectory(self.id, items, publish)
+        self.warnings: list[str] = []  # an extension of the wire: absent if empty
         self._session_id = session_id
         self._agent_id = agent_id
         self._created_at = int(time.time())
@@ -56,6 +57,7 @@ class Turn:
             "created_at": self._created_at,
             "started_at": self._started_at,
             "completed_at": self._completed_at,
+            **({"warnings": self.warnings} if self.warnings else {}),
         }
 
 

@@ -46,6 +46,9 @@ KeepFiles = Callable[[Rollout, int, Mapping[str, bytes]], Sequence[Mapping[str, 
 WORTH_TELLING = 1.0
 """Seconds lost on the Core that a record notes."""
 
+TURN_WARNINGS_MOST = 5
+"""Warnings of a Turn that a record keeps."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -316,7 +319,7 @@ class _Attempt:
         finally:
             self.client.retry = usual
             progress.turn, progress.began, progress.ended = watch.turn, watch.began, time.monotonic()
-            progress.notes += watch.notes
+            progress.notes += [*watch.notes, *_turn_warnings(watch.turn)]
 
     async def _fetch(self, session_id: str) -> None:
         progress = self.progress
@@ -366,6 +369,13 @@ class _Attempt:
         rollout_id, session_id = self.progress.rollout.rollout_id, self.progress.session_id
         if session_id is not None:
             self.warnings.append(f"Session {session_id} of {rollout_id} is left behind: {why}")
+
+
+def _turn_warnings(turn: Mapping[str, Any] | None) -> list[str]:
+    """What the Core wants users to know about a Turn although it decides nothing: an extension of the wire."""
+    warnings = turn.get("warnings") if turn is not None else None
+    texts = [text for text in warnings if isinstance(text, str)] if isinstance(warnings, list) else []
+    return [printable(text, 500) for text in texts[:TURN_WARNINGS_MOST]]
 
 
 async def _settled(work: asyncio.Future[None]) -> None:

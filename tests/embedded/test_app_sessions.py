@@ -58,7 +58,7 @@ def test_files_arrive_private_and_not_executable(wire: Wire) -> None:
 def test_a_failing_solution_fails_the_turn(wire: Wire) -> None:
     session_id, turn = wire.run(f"{WRITE_ANSWER}; echo no such table >&2; exit 3")
     assert turn["status"] == "failed"
-    assert turn["error"]["code"] == "internal_error"
+    assert turn["error"]["code"] == "agent_exited"
     assert "status 3: no such table" in turn["error"]["message"]
     session = wire.ok("GET", f"/sessions/{session_id}")
     assert session["status"] == "failed"
@@ -101,7 +101,7 @@ def test_a_large_solution_and_a_large_answer(wire: Wire) -> None:
 )
 def test_rejected_outputs_fail_the_turn(wire: Wire, solution: str, why: str) -> None:
     session_id, turn = wire.run(solution)
-    assert (turn["status"], turn["error"]["code"]) == ("failed", "sandbox_error")
+    assert (turn["status"], turn["error"]["code"]) == ("failed", "outputs_rejected")
     assert why in turn["error"]["message"]
     assert wire.artifacts(session_id) == {}
     wire.end(session_id)

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from pytest_core_rollouts.embedded.harnesses.native import EVENTS, EVENTS_LIMIT
 from pytest_core_rollouts.embedded.launch import EmbeddedCore
 from tests.agents import KEY, both, creation, needs_codex
 from tests.embedded.sandboxes import processes_with, wait_until_gone
@@ -198,7 +199,7 @@ def test_outputs_that_are_links_or_pipes(agents_wire: Wire, harness: str) -> Non
     assert wire.artifacts(session_id) == {"/workspace/outputs/b": b"1\n"}
     for make in ("mkdir outputs; mkfifo outputs/answer.json", "ln -s /etc outputs"):
         turn, _, session_id = run(wire, harness, make)
-        assert (turn["status"], turn["error"]["code"]) == ("failed", "sandbox_error"), turn
+        assert (turn["status"], turn["error"]["code"]) == ("failed", "outputs_rejected"), turn
         assert wire.artifacts(session_id) == {}
 
 
@@ -214,25 +215,35 @@ def test_a_home_full_of_links_fools_nobody(agents_wire: Wire, harness: str) -> N
         assert wire.wait(session_id)["status"] == "completed"
         assert wire.say(session_id, "Again.").status_code == 202
         turn = wire.wait(session_id)
-    assert (turn["status"], turn["error"]["code"]) == ("failed", "sandbox_error"), turn
+    assert (turn["status"], turn["error"]["code"]) == ("failed", "outputs_rejected"), turn
+    assert "/home/agent/.c" in turn["error"]["message"], "it names the file that can't be written"
 
 
 @pytest.mark.slow
 @needs_codex
 def test_a_full_disk_is_its_own(agents_wire: Wire) -> None:
     turn, _, _ = run(agents_wire, "codex", "for i in 1 2 3 4; do head -c 400M /dev/zero >f$i; sleep 0.6; done")
-    assert turn["error"]["code"] == "sandbox_error"
+    assert turn["error"]["code"] == "sandbox_limit_exceeded"
     assert "disk: more than" in turn["error"]["message"]
 
 
 @needs_codex
-@pytest.mark.parametrize("event", ['{"type":"item.completed","item":{"type":"agent_message","text":""}}', "x" * 4000])
-def test_a_flood_of_its_own_events_is_stopped(agents_core: EmbeddedCore, agents_wire: Wire, event: str) -> None:
+@pytest.mark.parametrize(
+    ("event", "bound"),
+    [
+        ('{"type":"item.completed","item":{"type":"agent_message","text":""}}', f"{EVENTS} events"),
+        ("x" * 4000, f"{EVENTS_LIMIT} bytes of events"),
+    ],
+    ids=["many", "long"],
+)
+def test_a_flood_of_its_own_events_is_stopped(
+    agents_core: EmbeddedCore, agents_wire: Wire, event: str, bound: str
+) -> None:
     """It can write what the agent program prints; that falsifies its own trajectory, and is bounded."""
     find = "for p in /proc/[0-9]*; do case $(readlink $p/exe) in */codex) break;; esac; done"
     turn, _, _ = run(agents_wire, "codex", f"{find}; yes '{event}' >$p/fd/1")
-    assert turn["error"]["code"] == "sandbox_error", turn
-    assert turn["error"]["message"] == "The agent program printed more events than can be kept."
+    assert turn["error"]["code"] == "sandbox_limit_exceeded", turn
+    assert turn["error"]["message"] == f"The agent program printed more than {bound}."
     status = Path(f"/proc/{agents_core.pid}/status").read_text()
     [resident] = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")]
     assert resident < 600_000, "KiB"

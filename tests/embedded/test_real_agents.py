@@ -143,13 +143,12 @@ PROMPT = Fail(400, {"type": "invalid_request_error", "message": "prompt is too l
 FAILURES = [
     (Fail(401), "authentication_error", "answered 401: scripted: as the script wants it"),
     (Fail(403), "authentication_error", "answered 403"),
-    (Fail(404), "resource_not_found", "answered 404"),
-    (Fail(400), "invalid_request", "answered 400"),
+    (Fail(404), "agent_exited", "answered 404"),
+    (Fail(400), "agent_exited", "answered 400"),
     (Fail(429), "rate_limit_exceeded", "answered 429"),
     (Fail(429, {"code": "insufficient_quota", "message": "pay"}), "usage_limit_exceeded", "answered 429"),
     (Fail(500), "server_error", "answered 500: scripted: as the script wants it"),
     (Fail(503), "server_overloaded", "answered 503"),
-    (Fail(307, headers={"Location": "http://127.0.0.1:9/v1"}), "invalid_request", "give the final base URL"),
     (CONTEXT, "context_length_exceeded", "answered 400: context_length_exceeded: too long"),
     (PROMPT, "context_length_exceeded", "answered 400"),
     (Cut(), "connection_failed", "in the middle of a reply"),
@@ -196,6 +195,26 @@ def test_a_failure_of_the_model_is_the_turns_error(
     assert not agents_wire.artifacts(session_id)
 
 
+@needs_codex
+@pytest.mark.parametrize(
+    ("reply", "code", "message"),
+    [
+        (Fail(404), "resource_not_found", "answered 404"),
+        (Fail(400), "invalid_request", "answered 400"),
+        (Fail(307, headers={"Location": "http://127.0.0.1:9/v1"}), "invalid_request", "give the final base URL"),
+        (FailInStream("invalid_request_error"), "invalid_request", "said in its stream"),
+    ],
+)
+def test_before_its_first_reply_an_agent_is_not_to_blame(
+    agents_wire: Wire, reply: Reply, code: str, message: str
+) -> None:
+    """Later the same faults can come from requests that the agent makes by hand."""
+    with ScriptedModel(lambda ask: reply) as model:
+        _, turn = finish(agents_wire, "codex", model)
+    assert (turn["status"], turn["error"]["code"]) == ("failed", code), turn
+    assert message in turn["error"]["message"]
+
+
 @both
 def test_a_model_that_nobody_serves(agents_wire: Wire, harness: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -232,8 +251,8 @@ def test_an_agent_that_is_killed_from_within_is_no_models_failure(agents_wire: W
     )
     with ScriptedModel(steps(Shell(kill), Say("still here"))) as model:
         session_id, turn = finish(agents_wire, harness, model)
-    assert turn["error"] == {"code": "internal_error", "message": turn["error"]["message"]}
-    assert "ended with status 137" in turn["error"]["message"]
+    assert turn["error"] == {"code": "agent_killed", "message": turn["error"]["message"]}
+    assert "was ended by signal 9" in turn["error"]["message"]
     assert agents_wire.items(session_id)[1]["status"] == "incomplete"
 
 

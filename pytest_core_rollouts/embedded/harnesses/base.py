@@ -35,7 +35,8 @@ class Job:
     """One Turn's work. `env` is the Environment's variables, for every process in the sandbox.
 
     `proxy` is the way to the model, for a harness that asks one. `memory` is the harness's own, kept from Turn to Turn
-    of a Session: such as the name of a conversation to go on with.
+    of a Session: such as the name of a conversation to go on with. `warnings` takes what the user should know about
+    the Turn although it changes nothing in its result.
     """
 
     prompt: str
@@ -45,6 +46,7 @@ class Job:
     env: Mapping[str, str] = field(default_factory=dict)
     proxy: ModelProxy | None = None
     memory: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
 
 class Harness(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from pytest_core_rollouts.embedded.installed import find_claude
 from pytest_core_rollouts.embedded.model import DUMMY_KEY, inside_url
 
 from .base import InvalidConfig, Job, Usage
-from .native import Event, failed, run_program, text_of
+from .native import Event, Malformed, failed, id_of, run_program, text_of, write_settings
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.embedded.sandbox import Sandbox
@@ -49,7 +48,7 @@ class ClaudeSDK:
         arguments = ["-p", "--output-format", "stream-json", "--verbose", "--permission-mode", "bypassPermissions"]
         arguments += ["--model", job.model, "--disallowedTools", *_NETWORK_TOOLS, *_parameters(job.config)]
         if job.instructions is not None:
-            await asyncio.to_thread(sandbox.write_home, [(_INSTRUCTIONS, job.instructions.encode())])
+            await write_settings(job, sandbox, [(_INSTRUCTIONS, job.instructions.encode())])
             arguments += ["--append-system-prompt-file", _INSTRUCTIONS]
         if (session := job.memory.get("session")) is not None:
             arguments += ["--resume", session]
@@ -101,8 +100,8 @@ class _Events:
         self.error = ""
         self._job = job
         self._trajectory = trajectory
-        self._commands: dict[Any, Command] = {}
-        self._calls: dict[Any, Call] = {}
+        self._commands: dict[str, Command] = {}
+        self._calls: dict[str, Call] = {}
 
     def hear(self, event: Event) -> None:
         kind = event["type"]
@@ -110,11 +109,15 @@ class _Events:
             self.completed = event.get("is_error") is False  # `subtype` says "success" even where an API failed
             self.error = text_of(event.get("result")) or text_of(event.get("subtype"))
             return
-        message = event.get("message")
-        if not isinstance(message, dict) or not isinstance(content := message.get("content"), list):
+        if kind not in ("assistant", "user"):
             return
+        message = event.get("message")
+        if not isinstance(message, dict):
+            raise Malformed("message: expected an object")
+        if not isinstance(content := message.get("content"), list):
+            return  # a text of the user's
         if kind == "assistant" and message.get("model") != _SYNTHETIC:
-            self._job.memory["session"] = event.get("session_id")
+            self._job.memory["session"] = id_of(event.get("session_id"), "session_id")
         for block in content:
             if not isinstance(block, dict) or message.get("model") == _SYNTHETIC:
                 continue
@@ -130,14 +133,15 @@ class _Events:
         elif kind == "thinking" and not of_subagent and block.get("thinking"):
             self._trajectory.reasoning(text_of(block["thinking"]))
         elif kind == "tool_use":
-            id, given = block.get("id"), block.get("input")
+            id, given = id_of(block.get("id"), "id"), block.get("input")
             if block.get("name") == "Bash" and isinstance(given, dict) and isinstance(given.get("command"), str):
                 self._commands[id] = self._trajectory.command(given["command"])
             else:
-                self._calls[id] = self._trajectory.call(text_of(block.get("name")), given, call_id=text_of(id))
+                self._calls[id] = self._trajectory.call(text_of(block.get("name")), given, call_id=id)
 
     def _hear_result(self, block: Event) -> None:
-        id, output, is_error = block.get("tool_use_id"), _text_in(block.get("content")), block.get("is_error") is True
+        id, output = id_of(block.get("tool_use_id"), "tool_use_id"), _text_in(block.get("content"))
+        is_error = block.get("is_error") is True
         if (command := self._commands.pop(id, None)) is not None:
             status, output = _exit_status(output, is_error)
             command.finish(output.encode("utf-8", "replace"), status)
@@ -156,5 +160,5 @@ def _exit_status(output: str, is_error: bool) -> tuple[int, str]:
     """The program tells an exit status in the first line of a failure, and none of a success."""
     if not is_error:
         return 0, output
-    told = re.match(r"Exit code (\d+)\n?", output)
+    told = re.match(r"Exit code (\d{1,3})\b\n?", output)
     return (int(told[1]), output[told.end() :]) if told else (1, output)

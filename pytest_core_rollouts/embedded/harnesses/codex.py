@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from pytest_core_rollouts.embedded.installed import find_codex
 from pytest_core_rollouts.embedded.model import DUMMY_KEY, inside_url
 
 from .base import InvalidConfig, Job, Usage
-from .native import Event, failed, run_program, text_of
+from .native import Event, Malformed, count_of, failed, id_of, run_program, text_of, write_settings
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.embedded.sandbox import Sandbox
@@ -55,7 +54,7 @@ class Codex:
                 raise InvalidConfig(f"'{member}' must be one of: {', '.join(_EFFORTS)}.", f".{member}")
 
     async def run(self, job: Job, sandbox: Sandbox, trajectory: Trajectory) -> Usage | None:
-        await asyncio.to_thread(sandbox.write_home, [(f"{_HOME}/config.toml", _configuration(job).encode())])
+        await write_settings(job, sandbox, [(f"{_HOME}/config.toml", _configuration(job).encode())])
         thread = job.memory.get("thread")
         arguments = ["exec", *(["resume", thread] if thread else []), "--json", "--skip-git-repo-check"]
         events = _Events(job, trajectory)
@@ -82,20 +81,22 @@ class _Events:
         self.error = ""
         self._job = job
         self._trajectory = trajectory
-        self._commands: dict[Any, Command] = {}
-        self._calls: dict[Any, Call] = {}
+        self._commands: dict[str, Command] = {}
+        self._calls: dict[str, Call] = {}
 
     def hear(self, event: Event) -> None:
         kind = event["type"]
         if kind == "thread.started":
-            self._job.memory["thread"] = event.get("thread_id")
+            self._job.memory["thread"] = id_of(event.get("thread_id"), "thread_id")
         elif kind == "turn.completed":
             self.completed = True
             self.usage = _usage(event.get("usage"))
         elif kind in ("turn.failed", "error"):
             error = event.get("error", event)
             self.error = text_of(error.get("message") if isinstance(error, dict) else error)
-        elif kind in ("item.started", "item.completed") and isinstance(item := event.get("item"), dict):
+        elif kind in ("item.started", "item.completed"):
+            if not isinstance(item := event.get("item"), dict):
+                raise Malformed("item: expected an object")
             self._hear_item(item, ended=kind == "item.completed")
 
     def _hear_item(self, item: Event, *, ended: bool) -> None:
@@ -110,39 +111,42 @@ class _Events:
             self._trajectory.reasoning(text_of(item.get("text")))
 
     def _hear_command(self, item: Event, *, ended: bool) -> None:
-        command = self._commands.get(item.get("id"))
+        id, code = id_of(item.get("id"), "item.id"), item.get("exit_code")
+        if code is None:
+            code = int(item.get("status") != "completed")
+        elif isinstance(code, bool) or not isinstance(code, int) or not -(2**31) <= code < 2**31:
+            raise Malformed("item.exit_code: expected an exit status")
+        command = self._commands.get(id)
         if command is None:
-            command = self._commands[item.get("id")] = self._trajectory.command(text_of(item.get("command")))
+            command = self._commands[id] = self._trajectory.command(text_of(item.get("command")))
         if ended:
-            code = item.get("exit_code")
-            status = code if isinstance(code, int) else int(item.get("status") != "completed")
-            command.finish(text_of(item.get("aggregated_output")).encode("utf-8", "replace"), status)
-            del self._commands[item.get("id")]
+            command.finish(text_of(item.get("aggregated_output")).encode("utf-8", "replace"), code)
+            del self._commands[id]
 
     def _hear_call(self, kind: str, item: Event, *, ended: bool) -> None:
         """A tool of the program's own: the API has no Item for it but a function call."""
-        call = self._calls.get(item.get("id"))
+        id = id_of(item.get("id"), "item.id")
+        call = self._calls.get(id)
         if call is None:
             name = "apply_patch" if kind == "file_change" else text_of(item.get("tool")) or kind
             said = {key: value for key, value in item.items() if key in ("changes", "arguments", "query", "server")}
-            call = self._calls[item.get("id")] = self._trajectory.call(name, said)
+            call = self._calls[id] = self._trajectory.call(name, said)
         if ended:
             well = item.get("status") in (None, "completed")
             result = item.get("result")
             output = text_of(result) if result is not None else None
             call.finish(output if well else None, error=None if well else text_of(item.get("error")) or "failed")
-            del self._calls[item.get("id")]
+            del self._calls[id]
 
 
 def _usage(said: Any) -> Usage | None:
-    """Tokens, cached ones counted among the input and reasoning among the output; None when not told."""
+    """Tokens, cached ones counted among the input and reasoning among the output; None if not known."""
+    if said is None:
+        return None
     if not isinstance(said, dict):
-        return None
+        raise Malformed("usage: expected an object")
     names = ("input_tokens", "cached_input_tokens", "output_tokens", "reasoning_output_tokens")
-    counts = [said.get(name, 0) for name in names]
-    if not all(isinstance(count, int) for count in counts):
-        return None
-    given, cached, made, thought = counts
+    given, cached, made, thought = (count_of(said.get(name, 0), f"usage.{name}") for name in names)
     return {
         "input_tokens": given,
         "input_tokens_details": {"cached_tokens": cached},

@@ -1,16 +1,23 @@
-"""What harnesses that run a real agent program share: its start in the sandbox, its events line by line, its end."""
+"""What harnesses that run a real agent program share: its start in the sandbox, its events line by line, its end.
+
+The agent can write to its program's output, so an event decides nothing: a malformed one is skipped with a warning.
+How the program ended is read from the sandbox's own exit status, which the agent can't write.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_core_rollouts.embedded.installed import NotInstalled, Program
 from pytest_core_rollouts.embedded.model import FORWARDER, inside_argv, inside_binds
+from pytest_core_rollouts.embedded.sandbox.files import is_host_fault
 
 from .base import Job, TurnFailed
+from .verdicts import Ended, failure_of_exit, failure_of_killed_sandbox, oom_kills
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.embedded.sandbox import Sandbox
@@ -20,16 +27,16 @@ FOLDER = "/opt/agent"
 LINE_LIMIT = 32 * 1024 * 1024  # bytes of one event
 EVENTS_LIMIT = 128 * 1024 * 1024  # bytes of all events of a Turn: they become Items, which this process keeps
 EVENTS = 20_000  # of a Turn
+NESTED = 50  # levels of one event
+COUNT = 2**53  # a whole number that JSON's readers agree on is below it
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 Event = Mapping[str, Any]
 
 
-class Ended:
-    """How a program ended: exit status, and what it said on stderr last."""
-
-    def __init__(self, status: int, stderr: str) -> None:
-        self.status = status
-        self.stderr = stderr.strip()
+class Malformed(ValueError):
+    """An event that the program itself never prints; str: which member, and what was expected."""
 
 
 async def run_program(
@@ -42,9 +49,9 @@ async def run_program(
     prompt: str,
     on_event: Callable[[Event], None],
 ) -> Ended:
-    """Run a program with the prompt on its stdin until it ends; `on_event` hears each line of JSON it prints.
+    """Run a program with the prompt on its stdin until it ends; `on_event` gets each event that it prints.
 
-    Raises TurnFailed when it is not installed, its sandbox was killed, or it prints beyond all measure.
+    Raises TurnFailed if the program is not installed, its sandbox was killed, or it prints more than is kept.
     """
     assert job.proxy is not None, "a creation without a model provider is refused"
     try:
@@ -54,6 +61,7 @@ async def run_program(
     binds = [(await asyncio.to_thread(sandbox.reachable, path), target) for path, target in shown]
     forwarder = await asyncio.to_thread(sandbox.reachable, FORWARDER)
     lines = EventLines(on_event)
+    kills_before = oom_kills()
     done = await sandbox.run(
         inside_argv([shown[0][1], *arguments]),
         env={**job.env, **env},
@@ -62,58 +70,124 @@ async def run_program(
         output_limit=0,
         binds=[*binds, *inside_binds(job.proxy.socket_path, forwarder)],
     )
+    job.warnings.extend(lines.warnings())
     if done.killed:
-        raise TurnFailed("sandbox_error", f"The sandbox was killed: {done.killed}.")
-    return lines.ended or Ended(done.returncode, lines.last_words)
+        raise failure_of_killed_sandbox(done.killed)
+    return Ended(done.returncode, lines.last_words.strip(), machine_oom=oom_kills() > kills_before)
+
+
+async def write_settings(job: Job, sandbox: Sandbox, files: Iterable[tuple[str, bytes]]) -> None:
+    """Write the program's settings into the home, in which the agent may have been for a Turn already.
+
+    Raises TurnFailed if that home can't take them any more, OSError for a fault of the machine.
+    """
+    try:
+        await asyncio.to_thread(sandbox.write_home, files)
+    except OSError as error:
+        if not job.memory or is_host_fault(error):
+            raise
+        message = f"The agent left a home that its program's settings can't be written into: {error}."
+        raise TurnFailed("outputs_rejected", message) from None
 
 
 class EventLines:
     """Takes a program's output in any pieces; hands over each line that is a JSON object with a `type`.
 
-    `ended` is what the forwarder said last; `last_words` the last line that was no event.
+    `last_words` is the end of the program's stderr or, without one, the last line that is no event.
     """
 
     def __init__(self, on_event: Callable[[Event], None]) -> None:
-        self.ended: Ended | None = None
         self.last_words = ""
         self._on_event = on_event
         self._pending = bytearray()
         self._bytes = 0
         self._events = 0
+        self._malformed = 0
+        self._first_malformed = ""
 
     def feed(self, chunk: bytes) -> None:
         self._bytes += len(chunk)
-        if self._bytes > EVENTS_LIMIT or self._events > EVENTS or len(self._pending) > LINE_LIMIT:
-            raise TurnFailed("sandbox_error", "The agent program printed more events than can be kept.")
+        for count, bound, what in (
+            (self._bytes, EVENTS_LIMIT, "bytes of events"),
+            (self._events, EVENTS, "events"),
+            (len(self._pending), LINE_LIMIT, "bytes in one event"),
+        ):
+            if count > bound:
+                raise TurnFailed("sandbox_limit_exceeded", f"The agent program printed more than {bound} {what}.")
         *lines, rest = chunk.split(b"\n")
         for line in lines:
             self._take(bytes(self._pending) + line)
             self._pending.clear()
         self._pending += rest
 
+    def warnings(self) -> list[str]:
+        """What to say about events that were skipped."""
+        if not self._malformed:
+            return []
+        count = "1 event" if self._malformed == 1 else f"{self._malformed} events"
+        return [f"{count} of the agent program skipped as malformed; the first: {self._first_malformed}"]
+
     def _take(self, line: bytes) -> None:
         try:
-            event = json.loads(line)
+            event = json.loads(line, parse_constant=_refuse)
         except (ValueError, RecursionError):
             event = None
-        if not isinstance(event, dict) or not isinstance(event.get("type"), str):
+        if not isinstance(event, dict) or "type" not in event:
             self.last_words = line.decode("utf-8", "replace").strip()[-500:] or self.last_words
-        elif event["type"] == "exit":
-            self.ended = Ended(int(event.get("status", 1)), str(event.get("stderr", "")))
-        else:
-            self._events += 1
+            return
+        self._events += 1
+        try:
+            self._handle(event)
+        except Exception as problem:  # noqa: BLE001 - whatever an agent wrote there, it must not end the Turn
+            self._malformed += 1
+            if not self._first_malformed:
+                why = str(problem) if isinstance(problem, Malformed) else type(problem).__name__
+                self._first_malformed = f"{line[:200].decode('utf-8', 'replace')} ({why})"
+
+    def _handle(self, event: dict[str, Any]) -> None:
+        if not isinstance(event["type"], str):
+            raise Malformed("type: expected a string")
+        if not _is_shallow(event, NESTED):
+            raise Malformed(f"nested deeper than {NESTED} levels")
+        if event["type"] != "exit":
             self._on_event(event)
+        elif event.keys() == {"type", "stderr"} and isinstance(event["stderr"], str):
+            self.last_words = event["stderr"].strip()[-500:] or self.last_words
+        else:
+            raise Malformed("exit: expected only stderr, a string")
 
 
 def failed(job: Job, said: str, ended: Ended) -> TurnFailed:
-    """Why a program did not do its work: what the proxy saw of its model goes before what the program says."""
+    """Why a program did not do its work."""
     assert job.proxy is not None
-    if (failure := job.proxy.failure) is not None:
-        return TurnFailed(failure.code, failure.message)
-    words = said or ended.stderr[-500:] or "it said nothing"
-    return TurnFailed("internal_error", f"The agent program ended with status {ended.status}: {words}")
+    return failure_of_exit(job.proxy.replied, job.proxy.failure, said, ended)
 
 
 def text_of(value: Any) -> str:
     """A text out of a program's event, whatever stands there."""
     return value if isinstance(value, str) else "" if value is None else json.dumps(value)
+
+
+def id_of(value: Any, what: str) -> str:
+    """An id out of a program's event. Raises Malformed."""
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        raise Malformed(f"{what}: expected an id")
+    return value
+
+
+def count_of(value: Any, what: str) -> int:
+    """A count out of a program's event. Raises Malformed."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < COUNT:
+        raise Malformed(f"{what}: expected a count")
+    return value
+
+
+def _is_shallow(value: Any, levels: int) -> bool:
+    if not isinstance(value, (dict, list)):
+        return True
+    members = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_shallow(member, levels - 1) for member in members)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)

@@ -18,6 +18,8 @@ _ERROR_LIMIT = 64 * 1024  # bytes of an error's body that are read
 
 _CALLS = (b"/responses", b"/messages", b"/chat/completions", b"/completions")
 _LAST_EVENTS = (b"response.completed", b"response.failed", b"response.incomplete", b"message_stop", b"[DONE]")
+_PARTS = (b"response.output_item.done", b"content_block_stop", b'"tool_calls"')
+"""In events that give an agent program something to act on before the reply is complete: it runs tools early."""
 _TELLING = (*_LAST_EVENTS, b'"error"', b"stop_reason")
 
 
@@ -29,11 +31,14 @@ def is_model_call(method: bytes, target: bytes) -> bool:
 class Exchange:
     """Follows what passes and says in the end what came of it: `failure`, and `record` for the capture.
 
+    `replied`: whether the agent program got a reply, or as much of one as it can act on.
+
     Only when `captures` is it all taken apart; otherwise just what tells of a failure.
     """
 
     def __init__(self, protocol: str, method: bytes, target: bytes, *, captures: bool) -> None:
         self.failure: ModelFailure | None = None
+        self.replied = False
         self.is_call = is_model_call(method, target)
         self._captures = captures and self.is_call
         self._protocol = protocol
@@ -72,6 +77,7 @@ class Exchange:
 
     def _see_event(self, data: bytes) -> None:
         telling = any(mark in data for mark in _TELLING)
+        self.replied = self.replied or any(mark in data for mark in _PARTS)
         if not telling and not self._captures:
             return
         self._last_event_came = self._last_event_came or any(mark in data for mark in _LAST_EVENTS)
@@ -92,6 +98,8 @@ class Exchange:
             reply = self._whole_reply() if self._events is None and self.failure is None else None
             if isinstance(reply, dict):
                 self.failure = of_event(reply)
+        if self.is_call and self._status is not None and self._status < 300:
+            self.replied = self.replied or self.failure is None or self.failure.sampled
 
     def record(self) -> dict[str, Any]:
         """The exchange for the capture, times in UTC and seconds."""

@@ -3,7 +3,8 @@
     python3 forwarder.py PORT SOCKET COMMAND...
 
 The command's stdin and stdout are ours. Its stderr is kept apart, so that it never falls into a line of stdout; when
-the command has ended, one line of JSON tells how: {"type": "exit", "status": N, "stderr": the last of it}.
+the command has ended, one line of JSON has the last of it: {"type": "exit", "stderr": TEXT}. We exit with the
+command's status: the agent can write to stdout whatever it likes, so no status is read from there.
 Standard library alone, and no syntax that Python 3.7 would not take: it runs under the sandbox's own Python.
 """
 
@@ -79,9 +80,10 @@ def main(port: int, path: str, command: list[str]) -> int:
         status = process.wait()
         drain.join(0.2)  # what the command left running may hold it open
     status = status if status >= 0 else 128 - status
-    told = {"type": "exit", "status": status, "stderr": bytes(stderr).decode("utf-8", "replace")}
-    sys.stdout.write("\n" + json.dumps(told) + "\n")
-    sys.stdout.flush()
+    last = {"type": "exit", "stderr": bytes(stderr).decode("utf-8", "replace")}
+    with contextlib.suppress(OSError):
+        sys.stdout.write("\n" + json.dumps(last) + "\n")
+        sys.stdout.flush()
     return status
 
 

@@ -75,7 +75,7 @@ class ModelProxy:
     """Serves one Turn between `async with` and its end, which cuts what is still under way.
 
     Raises MissingLabel when made, CaptureFailed at the end. `failure`: why the last request for a reply failed; None
-    when it did not.
+    when it did not. `replied`: whether the agent has had anything of a reply to act on.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class ModelProxy:
         self.socket_path = socket_path
         self.settings = settings
         self.failure: ModelFailure | None = None
+        self.replied = False
         self._listener = listener
         self._protocol = provider.protocol
         self._upstream = Upstream.of(provider)
@@ -164,6 +165,7 @@ class ModelProxy:
             raise
         finally:
             if exchange.is_call:
+                self.replied = self.replied or exchange.replied
                 if exchange.failure is None or exchange.failure.code != _CANCELLED:  # that was not the model's doing
                     self.failure = exchange.failure
                 self._keep(exchange)

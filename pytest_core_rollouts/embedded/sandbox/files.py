@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
+
+_HOST_FAULTS = frozenset(
+    (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE)
+)
 
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -69,6 +74,11 @@ def open_unreadable(folder: int, name: str, flags: int) -> int:
         return os.open(name, flags, dir_fd=folder)
     finally:
         os.close(entry)
+
+
+def is_host_fault(error: OSError) -> bool:
+    """Whether the machine is to blame, whatever an agent left on the disk."""
+    return error.errno in _HOST_FAULTS
 
 
 def list_names(folder: int) -> list[str]:

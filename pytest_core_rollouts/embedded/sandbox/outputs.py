@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .files import FOLDER_FLAGS, open_unreadable
+from .files import FOLDER_FLAGS, is_host_fault, open_unreadable
 from .limits import MIB
 
 MAX_ENTRIES = 4096
@@ -37,24 +37,30 @@ class CapturedFile:
 def collect_outputs(workspace: Path, into: Path) -> list[CapturedFile]:
     """Copy the regular files under `workspace`/outputs into the empty folder `into` (made when missing).
 
-    Sorted by path. Symbolic links are skipped; no outputs at all is fine. Raises OutputsRejected.
+    Sorted by path. Symbolic links are skipped; no outputs at all is fine.
+    Raises OutputsRejected for what the agent left, OSError for a fault of this machine.
     """
     into.mkdir(parents=True, exist_ok=True)
-    root = os.open(workspace, FOLDER_FLAGS)
+    parent = os.open(workspace.parent, FOLDER_FLAGS)
     try:
-        try:
-            mode = os.stat("outputs", dir_fd=root, follow_symlinks=False).st_mode
-        except FileNotFoundError:
-            return []
-        if not stat.S_ISDIR(mode):
-            raise OutputsRejected(f"{_OUTPUTS} is {_kind(mode)}, not a directory")
-        with _opened(root, "outputs", _OUTPUTS, FOLDER_FLAGS) as folder:
-            _Capture(None).folder(folder, _OUTPUTS, depth=0)  # nothing is copied in vain
-            capture = _Capture(into)
-            capture.folder(folder, _OUTPUTS, depth=0)
-        return sorted(capture.files, key=lambda file: file.path)
+        with _opened(parent, workspace.name, "/workspace", FOLDER_FLAGS) as root:
+            return _collect(root, into)
     finally:
-        os.close(root)
+        os.close(parent)
+
+
+def _collect(root: int, into: Path) -> list[CapturedFile]:
+    try:
+        mode = os.stat("outputs", dir_fd=root, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return []
+    if not stat.S_ISDIR(mode):
+        raise OutputsRejected(f"{_OUTPUTS} is {_kind(mode)}, not a directory")
+    with _opened(root, "outputs", _OUTPUTS, FOLDER_FLAGS) as folder:
+        _Capture(None).folder(folder, _OUTPUTS, depth=0)  # nothing is copied in vain
+        capture = _Capture(into)
+        capture.folder(folder, _OUTPUTS, depth=0)
+    return sorted(capture.files, key=lambda file: file.path)
 
 
 class _Capture:
@@ -84,7 +90,7 @@ class _Capture:
         try:
             mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
         except OSError as error:
-            raise _changed(path, error) from None
+            raise _refused(path, error) from None
         if stat.S_ISLNK(mode):
             return
         if stat.S_ISDIR(mode):
@@ -101,10 +107,11 @@ class _Capture:
         if not stat.S_ISREG(before.st_mode):
             raise _changed(path)
         if before.st_size > MAX_FILE_BYTES:
-            raise OutputsRejected(f"{_shown(path)} has {before.st_size} bytes, more than {MAX_FILE_BYTES}")
+            raise OutputsRejected(f"{_shown(path)} has {before.st_size} bytes; at most {MAX_FILE_BYTES} are kept")
         self._bytes += before.st_size
         if self._bytes > MAX_TURN_BYTES:
-            raise OutputsRejected(f"{_OUTPUTS} holds more than {MAX_TURN_BYTES} bytes")
+            message = f"{_OUTPUTS} has {self._bytes} bytes up to {_shown(path)}; at most {MAX_TURN_BYTES} are kept"
+            raise OutputsRejected(message)
         if self._into is None:
             return
         target = self._into / str(len(self.files))
@@ -130,7 +137,7 @@ def _opened(folder: int, name: str, path: str, flags: int) -> Iterator[int]:
         except PermissionError:
             fd = open_unreadable(folder, name, flags)
     except OSError as error:
-        raise _changed(path, error) from None
+        raise _refused(path, error) from None
     try:
         yield fd
     finally:
@@ -141,8 +148,13 @@ def _version(status: os.stat_result) -> tuple[int, ...]:
     return (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def _changed(path: str, error: OSError | None = None) -> OutputsRejected:
-    return OutputsRejected(f"{_shown(path)} changed while it was copied" + (f" ({error.strerror})" if error else ""))
+def _changed(path: str) -> OutputsRejected:
+    return OutputsRejected(f"{_shown(path)} changed while it was copied")
+
+
+def _refused(path: str, error: OSError) -> Exception:
+    """What to raise where `path` can't be opened: a fault of the machine is not the agent's."""
+    return error if is_host_fault(error) else OutputsRejected(f"{_shown(path)} can't be opened: {error.strerror}")
 
 
 def _kind(mode: int) -> str:

@@ -1,0 +1,77 @@
+"""Whose doing a failed Turn is: the agent's, which is reward 0, or somebody else's, which is missing data.
+
+An agent must not turn its 0 into "missing", and a fault of the machine must not become a 0. Before the model's first
+reply the agent has had no say, so whatever happens until then is not its doing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .base import TurnFailed
+
+if TYPE_CHECKING:
+    from pytest_core_rollouts.embedded.model.failures import ModelFailure
+
+_BY_HAND = frozenset({"invalid_request", "resource_not_found"})
+"""Faults that an agent can have from a healthy model server by a request that it makes by hand."""
+
+_VMSTAT = Path("/proc/vmstat")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended. `status`: as a shell shows it; `words`: what it said last.
+
+    `machine_oom`: whether the kernel killed a process for want of memory meanwhile, anywhere on this machine.
+    """
+
+    status: int
+    words: str
+    machine_oom: bool = False
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that ended it."""
+        return self.status - 128 if 128 < self.status <= 192 else None
+
+
+def failure_of_exit(replied: bool, failure: ModelFailure | None, said: str, ended: Ended) -> TurnFailed:
+    """Why a program that asks a model failed. `failure`: of its last call; `said`: what its events say."""
+    how = f"was ended by signal {ended.signal}" if ended.signal else f"ended with status {ended.status}"
+    words = said or ended.words[-500:] or "it said nothing"
+    if not replied:
+        if failure is not None:
+            return TurnFailed(failure.code, failure.message)
+        return TurnFailed("internal_error", f"The agent program {how} before the model's first reply: {words}")
+    if failure is not None and failure.code not in _BY_HAND and ended.signal is None:
+        return TurnFailed(failure.code, failure.message)
+    if failure is not None:
+        words = f"{words}; its last call of the model failed: {failure.message}"
+    return failure_of_agent(ended, f"The agent program {how}: {words}")
+
+
+def failure_of_agent(ended: Ended, message: str) -> TurnFailed:
+    """Why a program failed that the agent could end; `message` says how it ended."""
+    if ended.signal is None:
+        return TurnFailed("agent_exited", message)
+    if ended.machine_oom:
+        return TurnFailed("sandbox_error", f"{message} (the machine ran out of memory meanwhile)")
+    return TurnFailed("agent_killed", message)
+
+
+def failure_of_killed_sandbox(reason: str) -> TurnFailed:
+    """Why a sandbox was killed by us: over one of its bounds, or because it could not be watched any more."""
+    exceeded = reason.startswith(("disk:", "memory:"))
+    return TurnFailed("sandbox_limit_exceeded" if exceeded else "sandbox_error", f"The sandbox was killed: {reason}.")
+
+
+def oom_kills() -> int:
+    """How many processes of this machine the kernel has killed for want of memory; 0 where it does not say."""
+    try:
+        lines = _VMSTAT.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
