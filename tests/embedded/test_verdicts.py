@@ -1,0 +1,105 @@
+"""Whose doing a failed Turn is: what the agent can cause is its own code and reward 0, and nothing else is."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from pytest_core_rollouts.agents_api.taxonomy import of_turn
+from pytest_core_rollouts.embedded.harnesses.native import EventLines
+from pytest_core_rollouts.embedded.harnesses.verdicts import (
+    Ended,
+    failure_of_exit,
+    failure_of_killed_sandbox,
+    oom_kills,
+)
+from pytest_core_rollouts.embedded.model.failures import ModelFailure
+from pytest_core_rollouts.embedded.sandbox.outputs import collect_outputs
+
+BUSY = ModelFailure("server_overloaded", "The model's server answered 503")
+REFUSED = ModelFailure("invalid_request", "The model's server answered 400")
+
+
+@pytest.mark.parametrize(
+    ("replied", "failure", "status", "oom", "code", "words"),
+    [
+        (False, None, 1, False, "internal_error", "ended with status 1 before the model's first reply: no such option"),
+        (False, None, 132, False, "internal_error", "was ended by signal 4 before the model's first reply"),
+        (False, REFUSED, 1, False, "invalid_request", "answered 400"),
+        (True, None, 1, False, "agent_exited", "ended with status 1: no such option"),
+        (True, None, 0, False, "agent_exited", "ended with status 0: no such option"),
+        (True, BUSY, 1, False, "server_overloaded", "answered 503"),
+        (True, REFUSED, 1, False, "agent_exited", "its last call of the model failed: The model's server answered 400"),
+        (True, BUSY, 137, False, "agent_killed", "was ended by signal 9"),
+        (True, None, 137, True, "sandbox_error", "the machine ran out of memory meanwhile"),
+        (True, None, 1, True, "agent_exited", "ended with status 1"),
+    ],
+)
+def test_how_a_program_ended_says_whose_doing_it_was(
+    replied: bool, failure: ModelFailure | None, status: int, oom: bool, code: str, words: str
+) -> None:
+    ended = Ended(status, "no such option", machine_oom=oom)
+    failed = failure_of_exit(replied, failure, "", ended)
+    assert failed.code == code
+    assert words in str(failed)
+    assert (of_turn(code).reward == 0.0) == code.startswith("agent_")
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("disk: more than 5 bytes used", "sandbox_limit_exceeded"),
+        ("memory: more than 5 bytes used", "sandbox_limit_exceeded"),
+        ("its use of disk and memory cannot be watched: OSError()", "sandbox_error"),
+        ("killed", "sandbox_error"),
+    ],
+)
+def test_a_killed_sandbox_is_the_agents_doing_only_over_a_bound(reason: str, code: str) -> None:
+    assert failure_of_killed_sandbox(reason).code == code
+
+
+def test_the_kernels_counter_is_read() -> None:
+    [line] = [line for line in Path("/proc/vmstat").read_text().splitlines() if line.startswith("oom_kill ")]
+    assert oom_kills() >= int(line.split()[1])
+
+
+def test_running_out_of_descriptors_rejects_no_outputs(tmp_path: Path) -> None:
+    (tmp_path / "workspace" / "outputs" / "a" / "b" / "c").mkdir(parents=True)
+    (tmp_path / "workspace" / "outputs" / "a" / "b" / "c" / "d").touch()
+    lowest = os.open("/", os.O_RDONLY)
+    os.close(lowest)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 4, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            collect_outputs(tmp_path / "workspace", tmp_path / "into")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type": 5}',
+        b'{"type": "exit", "status": "x"}',
+        b'{"type": "exit", "stderr": 5}',
+        b'{"type": "item", "item": ' + b"[" * 60 + b"]" * 60 + b"}",
+        b'{"type": "boom"}',
+    ],
+)
+def test_a_malformed_event_is_skipped_with_a_warning(line: bytes) -> None:
+    heard = []
+
+    def on_event(event: object) -> None:
+        heard.append(event)
+        assert event != {"type": "boom"}, "as any mistake in handling an event"
+
+    lines = EventLines(on_event)
+    lines.feed(line + b'\n{"type": "good"}\n' + line + b"\n")
+    assert heard[-1] in ({"type": "good"}, {"type": "boom"})
+    assert {"type": "good"} in heard
+    [warning] = lines.warnings()
+    assert warning.startswith(f"2 events of the agent program skipped as malformed; the first: {line[:200].decode()} (")
