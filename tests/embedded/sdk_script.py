@@ -166,7 +166,7 @@ def failures(client: OpenAI) -> None:
     failed = sessions.create(environment=HOSTED, agent=agent("exit 3"), input="Go.")
     turn = wait(client, failed.id)
     assert turn.error is not None
-    assert turn.error.code == "agent_exited"
+    assert turn.error.code == "internal_error"
     check(AgentSession, sessions.retrieve(failed.id))
     unprepared = sessions.create(
         environment={**HOSTED, "setup_commands": [{"command": "exit 1"}]}, agent=agent("true"), input="Go."

@@ -71,7 +71,7 @@ def test_a_creation_stream_ends_when_the_environment_fails(wire: Wire) -> None:
 def test_a_creation_stream_of_a_failed_turn(wire: Wire) -> None:
     seen = _create_streaming(wire, "exit 1")
     assert [event["type"] for event in seen[-2:]] == ["agent.session.turn.failed", "agent.session.failed"]
-    assert seen[-2]["turn"]["error"]["code"] == "agent_exited"
+    assert seen[-2]["turn"]["error"]["code"] == "internal_error"
     wire.end(seen[0]["session"]["id"])
 
 

@@ -58,7 +58,7 @@ def test_files_arrive_private_and_not_executable(wire: Wire) -> None:
 def test_a_failing_solution_fails_the_turn(wire: Wire) -> None:
     session_id, turn = wire.run(f"{WRITE_ANSWER}; echo no such table >&2; exit 3")
     assert turn["status"] == "failed"
-    assert turn["error"]["code"] == "agent_exited"
+    assert turn["error"]["code"] == "internal_error"
     assert "status 3: no such table" in turn["error"]["message"]
     session = wire.ok("GET", f"/sessions/{session_id}")
     assert session["status"] == "failed"

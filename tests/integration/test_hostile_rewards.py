@@ -73,8 +73,6 @@ def test_solutions_that_leave_what_cannot_be_captured(project: Project) -> None:
         **{name: command for name, (command, _) in OUTPUTS.items()},
         **NOTHING,
         "deep": 'python3 -c \'import os\nfor i in range(300): os.mkdir("d"); os.chdir("d")\'; sleep 20',
-        "killed": "kill -9 $$",
-        "exited": "exit 3",
     }
     for name, command in {**tricks, "honest": RIGHT}.items():
         project.write(str(project.task(name) / "solution" / "solve.sh"), command)
@@ -92,8 +90,7 @@ def test_solutions_that_leave_what_cannot_be_captured(project: Project) -> None:
         assert str(found[name]["error"]).startswith("the Turn failed: outputs_rejected: The outputs were rejected: ")
         assert why in str(found[name]["error"])
     assert {found[name]["status"] for name in NOTHING} == {"completed"}
-    for name, code in (("deep", "sandbox_limit_exceeded"), ("killed", "agent_killed"), ("exited", "agent_exited")):
-        assert (found[name]["status"], str(found[name]["error"]).split(": ")[1]) == ("failed", code)
+    assert str(found["deep"]["error"]).startswith("the Turn failed: sandbox_limit_exceeded: ")
     mean = f"{1 / (len(tricks) + 1):.3f}"
     assert f"gate mean>=0.05: passed: {mean} >= 0.05" in text_of(result)
     assert f"gate pass@1>=0.5: failed: {mean} < 0.5" in text_of(result)

@@ -17,7 +17,7 @@ from pytest_core_rollouts.embedded.model import FORWARDER, inside_argv, inside_b
 from pytest_core_rollouts.embedded.sandbox.files import is_host_fault
 
 from .base import Job, TurnFailed
-from .verdicts import Ended, failure_of_exit, failure_of_killed_sandbox, oom_kills
+from .verdicts import Ended, failure_of_exit, failure_of_killed_sandbox
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.embedded.sandbox import Sandbox
@@ -61,7 +61,6 @@ async def run_program(
     binds = [(await asyncio.to_thread(sandbox.reachable, path), target) for path, target in shown]
     forwarder = await asyncio.to_thread(sandbox.reachable, FORWARDER)
     lines = EventLines(on_event)
-    kills_before = oom_kills()
     done = await sandbox.run(
         inside_argv([shown[0][1], *arguments]),
         env={**job.env, **env},
@@ -72,8 +71,8 @@ async def run_program(
     )
     job.warnings.extend(lines.warnings())
     if done.killed:
-        raise failure_of_killed_sandbox(done.killed)
-    return Ended(done.returncode, lines.last_words.strip(), machine_oom=oom_kills() > kills_before)
+        raise failure_of_killed_sandbox(done)
+    return Ended(done.returncode, lines.last_words.strip(), done.machine_oom)
 
 
 async def write_settings(job: Job, sandbox: Sandbox, files: Iterable[tuple[str, bytes]]) -> None:

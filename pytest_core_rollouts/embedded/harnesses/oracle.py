@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .base import InvalidConfig, Job, Usage
-from .verdicts import Ended, failure_of_agent, failure_of_killed_sandbox, oom_kills
+from .base import InvalidConfig, Job, TurnFailed, Usage
+from .verdicts import failure_of_killed_sandbox
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.embedded.sandbox import Sandbox
@@ -37,15 +37,14 @@ class Oracle:
     async def run(self, job: Job, sandbox: Sandbox, trajectory: Trajectory) -> Usage | None:
         solution: str = job.config["solution"]
         command = trajectory.command("bash solution/solve.sh")
-        kills_before = oom_kills()
         done = await sandbox.run(["bash", "-c", _RUN], env=job.env, stdin=solution.encode(), on_output=command.output)
         command.finish(done.output, done.returncode, truncated=done.truncated)
         if done.killed:
-            raise failure_of_killed_sandbox(done.killed)
+            raise failure_of_killed_sandbox(done)
         if done.returncode:
             message = f"The solution exited with status {done.returncode}{_last_line(done.output)}"
             trajectory.assistant(message)
-            raise failure_of_agent(Ended(done.returncode, "", machine_oom=oom_kills() > kills_before), message)
+            raise TurnFailed("internal_error", message)  # nobody's answer is wrong: the task itself is
         trajectory.assistant("The solution ran to its end.")
         return None
 

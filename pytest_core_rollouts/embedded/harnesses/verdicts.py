@@ -6,19 +6,18 @@ reply the agent has had no say, so whatever happens until then is not its doing.
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .base import TurnFailed
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.embedded.model.failures import ModelFailure
+    from pytest_core_rollouts.embedded.sandbox import Completed
 
 _BY_HAND = frozenset({"invalid_request", "resource_not_found"})
 """Faults that an agent can have from a healthy model server by a request that it makes by hand."""
-
-_VMSTAT = Path("/proc/vmstat")
 
 
 @dataclass(frozen=True)
@@ -50,28 +49,15 @@ def failure_of_exit(replied: bool, failure: ModelFailure | None, said: str, ende
         return TurnFailed(failure.code, failure.message)
     if failure is not None:
         words = f"{words}; its last call of the model failed: {failure.message}"
-    return failure_of_agent(ended, f"The agent program {how}: {words}")
-
-
-def failure_of_agent(ended: Ended, message: str) -> TurnFailed:
-    """Why a program failed that the agent could end; `message` says how it ended."""
+    message = f"The agent program {how}: {words}"
     if ended.signal is None:
         return TurnFailed("agent_exited", message)
-    if ended.machine_oom:
+    if ended.machine_oom and ended.signal == signal.SIGKILL:
         return TurnFailed("sandbox_error", f"{message} (the machine ran out of memory meanwhile)")
     return TurnFailed("agent_killed", message)
 
 
-def failure_of_killed_sandbox(reason: str) -> TurnFailed:
+def failure_of_killed_sandbox(done: Completed) -> TurnFailed:
     """Why a sandbox was killed by us: over one of its bounds, or because it could not be watched any more."""
-    exceeded = reason.startswith(("disk:", "memory:"))
-    return TurnFailed("sandbox_limit_exceeded" if exceeded else "sandbox_error", f"The sandbox was killed: {reason}.")
-
-
-def oom_kills() -> int:
-    """How many processes of this machine the kernel has killed for want of memory; 0 where it does not say."""
-    try:
-        lines = _VMSTAT.read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    code = "sandbox_limit_exceeded" if done.limit_exceeded else "sandbox_error"
+    return TurnFailed(code, f"The sandbox was killed: {done.killed}.")
