@@ -240,7 +240,8 @@ def test_integers_match_exactly(key: str) -> None:
         (5e-324, "0", 0),
         (1.7976931348623157e308, "-1.7976931348623157e308", 0),
         (10**308, "1e308", 1),
-        (10**300, "1.0000001e300", 1),
+        (10**300, "1.0000001e300", 0),  # another integer
+        (1e300, "1.0000001e300", 1),
     ],
 )
 def test_other_numbers_match_within_a_millionth(expected: float, answer: str, score: int) -> None:
@@ -285,6 +286,61 @@ def test_a_tolerance_is_made_of_numbers() -> None:
         Tolerance("0.1")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="absolute must be a number, not True"):
         Tolerance(absolute=True)
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer", "score"),
+    [
+        (48213377, "48213340.0", 0),
+        (48213377, "48213377.0", 1),
+        (48213377, "4.8213377e7", 1),
+        (48213377, "48213376.0", 0),
+        (48213377, "48213376.6", 1),
+        (48213377, "48213377.5", 0),
+        (5000, "4999.9999999", 1),
+        (100, "100.00005", 1),
+        (100, "100.0002", 0),
+        (-5000, "-4999.9999999", 1),
+        (0, "1e-9", 0),
+        (9007199254740993, "9007199254740993.0", 1),  # a float would make it the even neighbour
+        (9007199254740993, "9007199254740992.0", 0),
+        (9007199254740992, "9007199254740993.0", 0),
+        (9007199254740992, "9007199254740.993e3", 0),
+        (15 * 10**299, "1.5e300", 1),
+        (15 * 10**299 + 1, "1.5e300", 0),
+    ],
+)
+def test_another_integer_is_never_right_however_it_is_written(expected: int, answer: str, score: int) -> None:
+    assert reward({"x": expected}, f'{{"x":{answer}}}') == score
+    assert reward({"x": [{"y": expected}]}, f'{{"x":[{{"y":{answer}}}]}}') == score
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "expected", "answer", "score"),
+    [
+        (Tolerance(relative=0.01), 100, "101.0", 0),
+        (Tolerance(relative=0.01), 100, "101", 0),
+        (Tolerance(relative=0.01), 100, "1.01e2", 0),
+        (Tolerance(relative=0.01), 100, "100.0", 1),
+        (Tolerance(relative=0.01), 100, "100.9", 1),
+        (Tolerance(relative=0.01), 100, "101.1", 0),
+        (Tolerance(absolute=3), 100, "102.5", 1),
+        (Tolerance(absolute=3), 100, "102.0", 0),
+        (Tolerance(), 100, "100.0", 1),
+        (Tolerance(), 100, "99.9999999", 0),
+        (Tolerance(relative=0.01), 100.0, "101", 1),  # expected.json says that it is no count
+    ],
+)
+def test_a_tolerance_of_the_task_is_for_fractions(
+    tolerance: Tolerance, expected: float, answer: str, score: int
+) -> None:
+    assert reward({"x": expected}, f'{{"x":{answer}}}', tolerance) == score
+
+
+@pytest.mark.parametrize("digits", [400, 5000, 100_000])
+def test_an_answer_made_in_code_may_hold_any_integer(digits: int) -> None:
+    for expected in (1, 1.5, 10**300):
+        assert grade_answer({"x": expected}, Answer(value={"x": 10**digits})).reward == 0
 
 
 # Comparing: texts
@@ -333,6 +389,23 @@ def test_inner_space_counts_and_a_blank_matches_only_a_blank() -> None:
 )
 def test_texts_match_in_nfc_and_no_looser(expected: str, answer: str, score: int) -> None:
     assert reward({"s": expected}, json.dumps({"s": answer})) == score
+
+
+def test_more_than_thirty_marks_in_a_row_are_compared_as_they_are() -> None:
+    for number, score in ((15, 1), (16, 0)):
+        ordered, swapped = "a" + "\u0316" * number + "\u0301" * number, "a" + "\u0316\u0301" * number
+        assert reward({"s": ordered}, json.dumps({"s": swapped})) == score
+        assert reward({"s": ordered}, json.dumps({"s": f" {ordered}"})) == 1
+        assert reward({ordered: 1}, json.dumps({swapped: 1})) == score
+
+
+@pytest.mark.parametrize("marks", ["\u0301\u0316", "\u0f73", "\u0344"])
+def test_no_run_of_marks_stalls_the_comparison(marks: str) -> None:
+    """Sorting it takes minutes. U+0F73 is no mark itself, but consists of two."""
+    run = marks * (300_000 // len(marks))
+    start = time.perf_counter()
+    assert reward({"s": "x" * 8000, "k\u00e9": 1}, json.dumps({"s": run, run: 1}, ensure_ascii=False)) == 0
+    assert time.perf_counter() - start < 10
 
 
 @pytest.mark.parametrize(

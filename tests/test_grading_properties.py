@@ -102,6 +102,25 @@ def test_the_grade_is_that_of_a_slow_and_plain_reference(
     )
 
 
+@steady
+@given(
+    st.integers(-(10**20), 10**20) | st.integers(-(10**300), 10**300),
+    st.integers(-3, 3) | st.integers(),
+    st.integers(0, 400),
+    TOLERANCES,
+)
+def test_another_whole_number_is_wrong_however_it_is_written(
+    expected: int, off: int, zeros: int, tolerance: Tolerance
+) -> None:
+    whole = expected + off
+    mantissa = str(abs(whole))
+    sign = "-" if whole < 0 else ""
+    ways = [f"{whole}.{'0' * (zeros + 1)}", f"{whole}e0", f"{sign}{mantissa[0]}.{mantissa[1:]}0E+{len(mantissa) - 1}"]
+    for written in ways:
+        answer = read_answer(f'{{"x":{written}}}'.encode())
+        assert grade_answer({"x": expected}, answer, tolerance).reward == float(off == 0), written
+
+
 def _keys(value: Any) -> list[Any]:
     return list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
 
@@ -129,6 +148,11 @@ def _same(expected: Any, answered: Any, tolerance: Tolerance) -> bool:
         e, a, relative, absolute = (
             Fraction(repr(number)) for number in (expected, answered, tolerance.relative, tolerance.absolute)
         )
+        if kinds[0] == "integer" and e != a:
+            if a.denominator == 1:
+                return False
+            if tolerance == DEFAULT_TOLERANCE and abs(e - a) >= Fraction(1, 2):
+                return False
         return abs(e - a) <= abs(e) * relative or abs(e - a) <= absolute
     return kinds[0] == kinds[1] and bool(expected == answered)
 

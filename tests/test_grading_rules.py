@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_core_rollouts.grading import Grade, Reason, Tolerance, grade_answer, read_answer
+from pytest_core_rollouts.grading import DEFAULT_TOLERANCE, Answer, Grade, Reason, Tolerance, grade_answer, read_answer
 from pytest_core_rollouts.grading.comparing import UNORDERED_LIMIT, KeyRule
 from pytest_core_rollouts.grading.rules import BadRule, Every, parse_path, rules_by_path
 from pytest_core_rollouts.tasks import Task, TaskError, load_task
@@ -146,19 +146,32 @@ def test_what_is_left_over_is_named() -> None:
     assert graded({"v": 1}, {"v": KeyRule(one_of=(2,))}, {}).reasons == (Reason("v", {"one of": [1, 2]}, "(missing)"),)
 
 
+WHOLE, FRACTIONS = st.integers(0, 6), st.floats(0, 6) | st.integers(0, 6).map(float)
+LISTS = [st.lists(numbers, max_size=6) for numbers in (WHOLE, FRACTIONS, WHOLE | FRACTIONS)]
+
+
 @settings(deadline=None)
 @given(
-    st.lists(st.integers(0, 6) | st.floats(0, 6), max_size=6), st.lists(st.integers(0, 6) | st.floats(0, 6), max_size=6)
+    LISTS[0] | LISTS[1] | LISTS[2],
+    LISTS[2],
+    st.sampled_from([None, Tolerance(absolute=1.5)]),
+    st.sampled_from([DEFAULT_TOLERANCE, Tolerance(absolute=1.5), Tolerance()]),
 )
-def test_a_pairing_is_found_exactly_when_there_is_one(expected: list[Any], answered: list[Any]) -> None:
+def test_a_pairing_is_found_exactly_when_there_is_one(
+    expected: list[Any], answered: list[Any], named: Tolerance | None, usual: Tolerance
+) -> None:
     """Held against all permutations of the answer, each compared in order."""
-    tolerance = KeyRule(Tolerance(absolute=1.5))
-    ordered = {"v": tolerance} if expected else {}
+    if not expected:
+        named = None  # a rule on numbers needs some
+
+    def matches(values: list[Any], unordered: bool) -> bool:
+        rules = rules_by_path({"v": expected}, {"v": KeyRule(named, unordered=unordered)})
+        return grade_answer({"v": expected}, Answer(value={"v": values}), usual, rules).reward == 1
+
     among_all = len(expected) == len(answered) and any(
-        graded({"v": expected}, ordered, {"v": list(order)}).reward == 1 for order in itertools.permutations(answered)
+        matches(list(order), False) for order in itertools.permutations(answered)
     )
-    rule = KeyRule(tolerance.tolerance, unordered=True) if expected else UNORDERED
-    assert (graded({"v": expected}, {"v": rule}, {"v": answered}).reward == 1) == among_all
+    assert matches(answered, True) == among_all
 
 
 # Bounded work
@@ -171,22 +184,33 @@ def test_a_hundred_thousand_plain_elements_are_counted_off() -> None:
     assert time.perf_counter() - start < 5
 
 
+@pytest.mark.parametrize("rule", [UNORDERED, KeyRule(Tolerance(absolute=0.3), unordered=True)])
+@pytest.mark.parametrize("kind", [float, int])
+def test_fifty_thousand_numbers_are_sorted(rule: KeyRule, kind: type) -> None:
+    expected = {"v": [kind(number) for number in range(50_000)]}
+    near = [number + 1e-7 * number for number in range(50_000)]
+    start = time.perf_counter()
+    assert graded(expected, {"v": rule}, {"v": near[::-1]}).reward == 1
+    assert graded(expected, {"v": rule}, {"v": [*near[:-1], 5.5]}).reward == 0
+    assert time.perf_counter() - start < 20
+
+
 def test_what_takes_too_long_to_pair_is_an_error_at_collection() -> None:
     with pytest.raises(BadRule, match="unordered: 1,000 elements of this kind take too long to compare"):
-        rules_by_path({"v": [float(number) for number in range(1000)]}, {"v": UNORDERED})
-    inner = [[[float(number) for number in range(60)] for _ in range(60)]]
+        rules_by_path({"v": [{"n": number} for number in range(1000)]}, {"v": UNORDERED})
+    inner = [[[[number] for number in range(60)] for _ in range(60)]]
     with pytest.raises(BadRule, match="take too long"):
         rules_by_path({"v": inner[0]}, {"v": UNORDERED, "v[*]": UNORDERED})
 
 
 @pytest.mark.parametrize("answer", ["near", "far", "marks", "keys"])
 def test_no_answer_stalls_a_pairing(answer: str) -> None:
-    number = int(UNORDERED_LIMIT**0.5) - 1
-    expected: list[Any] = [1.0 + index / 1000 for index in range(number)]
+    number = int((UNORDERED_LIMIT / 2) ** 0.5) - 1
+    expected: list[Any] = [[1.0 + index / 1000] for index in range(number)]
     rule = KeyRule(Tolerance(absolute=0.3), unordered=True)
-    answered: list[Any] = [1.0 + index / 1000 for index in range(number - 1)] + [99.0]
+    answered: list[Any] = [[1.0 + index / 1000] for index in range(number - 1)] + [[99.0]]
     if answer == "far":
-        answered = [5.0] * 250_000
+        answered = [[5.0]] * 250_000
     elif answer == "marks":
         expected, rule = ["x" * 300] * 30 + [{}], UNORDERED
         answered = ["\u0301\u0316" * 1700 + str(index) for index in range(31)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from decimal import Decimal
 from typing import Any, Final
 
 DEPTH_LIMIT: Final = 100
@@ -24,7 +25,7 @@ def parse_json(data: bytes) -> Any:
 
     UTF-8, with a byte order mark dropped. No duplicate keys (as decoded), no NaN or Infinity, at most 100 levels of
     nesting, no number of more than 1,000 characters or beyond a float. An integer's literal becomes an int, any other
-    number a float. A lone surrogate escape is taken as it is.
+    number a float, unless it is a whole number that a float would change. A lone surrogate escape is taken as it is.
     """
     try:
         text = data.decode("utf-8").removeprefix("\ufeff")
@@ -57,6 +58,17 @@ def _integer(literal: str) -> int:
     return int(literal)
 
 
+def _fraction(literal: str) -> float | int:
+    """Return a float; an int for a whole number that a float would change, such as 9007199254740993.0."""
+    number = _number(literal)
+    if abs(number) < _EXACT_IN_A_FLOAT or (exact := Decimal(literal)) == Decimal(repr(number)):
+        return number
+    return int(exact) if exact == exact.to_integral_value() else number
+
+
+_EXACT_IN_A_FLOAT: Final = 2.0**53
+
+
 def _number(literal: str) -> float:
     if len(literal) > NUMBER_LIMIT:
         raise InvalidJSON(f"a number of {len(literal):,} characters ({NUMBER_LIMIT:,} are read at most)")
@@ -79,5 +91,5 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _DECODER: Final = json.JSONDecoder(
-    parse_int=_integer, parse_float=_number, parse_constant=_constant, object_pairs_hook=_object
+    parse_int=_integer, parse_float=_fraction, parse_constant=_constant, object_pairs_hook=_object
 )

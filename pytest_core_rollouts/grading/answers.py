@@ -9,11 +9,13 @@ The rules of comparison:
 - The answer must be an object that has every expected key with a matching value. Extra keys are ignored, at every
   depth.
 - Arrays match element by element, in order and length. Booleans match only booleans, null only null.
-- Two integers match exactly. Where either number is written with a fraction or an exponent, they match within a
-  tolerance, relative to the expected number. Both are taken as the decimals they are written as, so that 1.11 is within
-  0.01 of 1.1.
-- Strings match after trimming white space (as `str.strip` has it) on both sides, in Unicode's NFC. Nothing looser: no
-  case folding, no units guessed. Keys match in NFC too, untrimmed; a key that is there literally comes first.
+- Numbers match within a tolerance, relative to the expected number, if either is written with a fraction or an
+  exponent. Both are taken as the decimals that they are written as, so that 1.11 is within 0.01 of 1.1.
+- An expected integer only matches itself, however it is written (5, 5.0, 5e0), and a fraction near it: 4999.9999999 is
+  5000 with the noise of a float sum. The fraction must be less than 0.5 away, unless the task sets a tolerance.
+- Strings match after trimming white space (as `str.strip` does) on both sides, in Unicode's NFC. Nothing looser: no
+  case folding, no units guessed. Keys match in NFC too, untrimmed; a key that matches literally comes first. A text
+  with more than 30 combining marks in a row is compared as it is.
 
 A task may say otherwise for single values (`KeyRule`, `grading_rules`).
 """
@@ -172,7 +174,7 @@ def grade_answer(
     if not isinstance(answer.value, dict):
         return Grade(0.0, note=f"the answer is {_kind(answer.value)}; a JSON object was due")
     found = differences(expected, answer.value, tolerance, rules)
-    reasons = tuple(islice(found, REASONS_LIMIT))
+    reasons = tuple(difference.reason for difference in islice(found, REASONS_LIMIT))
     more = sum(1 for _ in found)
     note = f"{len(reasons) + more:,} values differ; the first {len(reasons)} are listed" if more else None
     return Grade(0.0 if reasons else 1.0, reasons, note)

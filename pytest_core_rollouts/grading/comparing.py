@@ -1,7 +1,8 @@
 """An answered value compared with an expected one: where they differ, under the task's rules for single keys.
 
-The rules that hold where nothing else is said stand in `grading`. The work is linear in the size of both values; arrays
-whose order is free are the exception, and their length is bounded (`UNORDERED_LIMIT`).
+`grading.answers` lists the rules that apply without a `KeyRule`. The work is linear in the size of both values. The
+exception are arrays in any order: they are sorted, or, if their elements must be compared in pairs, bounded in length
+(`UNORDERED_LIMIT`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,14 +26,17 @@ NOTHING: Final = "(nothing)"
 UNORDERED_LIMIT: Final = 500_000
 """Elements times size of an expected array whose order is free and whose elements need comparing in pairs."""
 
+MARKS_LIMIT: Final = 30
+"""Combining marks in a row that are normalized, as in Unicode's stream-safe texts (UAX #15)."""
+
 Path = tuple["str | int", ...]
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a number may be from the expected one, unless both are integers.
+    """How far a number may be from the expected one: `relative` times it, or `absolute`, whichever allows more.
 
-    By `relative` times the expected number, or by `absolute`, whichever allows more; what is not given is 0.
+    A whole number never stands for another integer, unless a rule names the key.
     Raises TypeError or ValueError for values that make no sense.
     """
 
@@ -80,9 +85,21 @@ class Reason:
     answered: Any
 
 
+class Difference(NamedTuple):
+    """A `Reason` whose path is not rendered yet: an answer may have very many, of which few are shown."""
+
+    path: Path
+    expected: Any
+    answered: Any
+
+    @property
+    def reason(self) -> Reason:
+        return Reason(render_path(self.path), self.expected, self.answered)
+
+
 def differences(
     expected: Any, answered: Any, tolerance: Tolerance, rules: Mapping[Path, KeyRule] = {}
-) -> Iterator[Reason]:
+) -> Iterator[Difference]:
     """Every place where `answered` is not as expected; `rules` by paths into `expected`."""
     return _Comparison(rules).differences(expected, answered, (), _Manner(tolerance))
 
@@ -101,13 +118,34 @@ def render_path(path: Sequence[str | int]) -> str:
 
 
 def nfc(text: str) -> str:
-    """The text in Unicode's composed form."""
+    """Return the text in Unicode's composed form; as it is if it has more than `MARKS_LIMIT` combining marks in a row.
+
+    Normalization sorts each run of marks, in quadratic time and without releasing the GIL.
+    """
+    if text.isascii() or _LONG_RUN.search(bytes(map(_CLASSES.__getitem__, text))):
+        return text
     return unicodedata.normalize("NFC", text)
 
 
-def is_plain(elements: Sequence[Any]) -> bool:
-    """Whether elements can be compared in any order by counting alike ones, as long as no tolerance is for integers."""
-    return all(isinstance(element, (str, bool, int, type(None))) for element in elements)
+class _CombiningClasses(dict[str, int]):
+    """Each character's combining class once it is decomposed; 0 for one that begins a new run.
+
+    A few characters (U+0F73) have class 0 themselves, but consist of marks only.
+    """
+
+    def __missing__(self, character: str) -> int:
+        combining = self[character] = unicodedata.combining(unicodedata.normalize("NFD", character)[0])
+        return combining
+
+
+_CLASSES: Final = _CombiningClasses()
+_LONG_RUN: Final = re.compile(rb"[^\0]{%d}" % (MARKS_LIMIT + 1))
+
+
+def is_countable(elements: Sequence[Any]) -> bool:
+    """Whether elements in any order need no comparison in pairs: single values, not both integers and fractions."""
+    kinds = {type(element) for element in elements}
+    return kinds <= {str, bool, int, float, type(None)} and not kinds >= {int, float}
 
 
 def size(value: Any) -> int:
@@ -147,7 +185,7 @@ class _Comparison:
         self._forms: dict[tuple[str, bool], str] = {}
         self._keys: dict[int, dict[str, str]] = {}
 
-    def differences(self, expected: Any, answered: Any, path: Path, manner: _Manner) -> Iterator[Reason]:
+    def differences(self, expected: Any, answered: Any, path: Path, manner: _Manner) -> Iterator[Difference]:
         if (rule := self._rules.get(path)) is None:
             return self._below(expected, answered, path, manner)
         manner = manner.under(rule)
@@ -157,28 +195,26 @@ class _Comparison:
             return self._in_any_order(expected, answered, path, manner)
         return self._below(expected, answered, path, manner)
 
-    def _one_of(self, either: list[Any], answered: Any, path: Path, manner: _Manner) -> Iterator[Reason]:
+    def _one_of(self, either: list[Any], answered: Any, path: Path, manner: _Manner) -> Iterator[Difference]:
         if not any(next(self._below(value, answered, path, manner), None) is None for value in either):
-            yield Reason(render_path(path), {"one of": either}, _shown(answered))
+            yield Difference(path, {"one of": either}, _shown(answered))
 
-    def _below(self, expected: Any, answered: Any, path: Path, manner: _Manner) -> Iterator[Reason]:
+    def _below(self, expected: Any, answered: Any, path: Path, manner: _Manner) -> Iterator[Difference]:
         if isinstance(expected, Mapping) and isinstance(answered, dict):
             for key, value in expected.items():
-                yield from self.differences(value, self._value_of(key, answered, expected), (*path, key), manner)
+                yield from self.differences(value, self._value_of(key, answered), (*path, key), manner)
         elif isinstance(expected, list) and isinstance(answered, list):
             for index, (value, other) in enumerate(zip_longest(expected, answered, fillvalue=_ABSENT)):
                 yield from self.differences(value, other, (*path, index), manner)
         elif not self._match(expected, answered, manner):
-            yield Reason(render_path(path), NOTHING if expected is _ABSENT else expected, _shown(answered))
+            yield Difference(path, NOTHING if expected is _ABSENT else expected, _shown(answered))
 
-    def _value_of(self, key: str, answered: dict[str, Any], expected: Mapping[str, Any]) -> Any:
+    def _value_of(self, key: str, answered: dict[str, Any]) -> Any:
         """The value of an answered object by an expected key: literally, else in NFC; `_ABSENT` for none."""
         if key in answered:
             return answered[key]
         if (keys := self._keys.get(id(answered))) is None:  # made when a key is missing, once: it may be a large object
-            longest = _GROWTH * max(map(len, expected))
-            unusual = (key for key in answered if not key.isascii() and len(key) <= longest)
-            keys = self._keys[id(answered)] = {nfc(key): key for key in unusual}
+            keys = self._keys[id(answered)] = {nfc(key): key for key in answered if not key.isascii()}
         form = nfc(key)
         return answered.get(keys.get(form, form), _ABSENT)
 
@@ -200,8 +236,6 @@ class _Comparison:
         expected, answered = expected.strip(), answered.strip()
         if expected == answered:
             return True
-        if len(answered) > _GROWTH * len(expected):
-            return False
         return self._form(expected, manner.ignore_case) == self._form(answered, manner.ignore_case)
 
     def _form(self, text: str, ignore_case: bool) -> str:
@@ -212,10 +246,12 @@ class _Comparison:
 
     # ---- arrays in any order
 
-    def _in_any_order(self, expected: list[Any], answered: list[Any], path: Path, manner: _Manner) -> Iterator[Reason]:
+    def _in_any_order(
+        self, expected: list[Any], answered: list[Any], path: Path, manner: _Manner
+    ) -> Iterator[Difference]:
         """Pair off as many elements as can be; what is left over on both sides differs."""
         own_rules = any((*path, index) in self._rules for index in range(len(expected)))
-        if is_plain(expected) and manner.spares_integers and not own_rules:
+        if is_countable(expected) and not own_rules:
             pairs = self._counted_off(expected, answered, manner)
         else:
             pairs = self._paired_off(expected, answered, path, manner)
@@ -223,36 +259,32 @@ class _Comparison:
         taken = set(pairs.values())
         right = [index for index in range(len(answered)) if index not in taken]
         for this, other in zip_longest(left, right):
-            yield Reason(
-                render_path((*path, len(expected) if this is None else this)),
+            yield Difference(
+                (*path, len(expected) if this is None else this),
                 NOTHING if this is None else expected[this],
                 MISSING if other is None else answered[other],
             )
 
     def _counted_off(self, expected: list[Any], answered: list[Any], manner: _Manner) -> dict[int, int]:
-        """Pairs of alike elements, by index: each is known by a token, so the order does not matter."""
-        longest = _GROWTH * max((len(element) for element in expected if isinstance(element, str)), default=0)
+        """The most pairs of matching single values, by index. Alike ones are counted, near numbers are sorted."""
         places: dict[Any, list[int]] = defaultdict(list)
         for index in range(len(answered) - 1, -1, -1):
-            if (token := self._token(answered[index], manner, longest)) is not None:
+            if (token := self._token(answered[index], manner)) is not None:
                 places[token].append(index)
         pairs = {}
         for index, element in enumerate(expected):
-            if same := places.get(self._token(element, manner, longest)):
+            if same := places.get(self._token(element, manner)):
                 pairs[index] = same.pop()
+        _pair_near_numbers(expected, answered, pairs, manner)
         return pairs
 
-    def _token(self, value: Any, manner: _Manner, longest: int) -> Any:
-        """What is equal for elements that match; None for what can match none."""
+    def _token(self, value: Any, manner: _Manner) -> Any:
+        """What is equal for elements that match; None for what can match none, and for numbers that may be near."""
         if isinstance(value, str):
-            if manner.exact:
-                return "text", value
-            stripped = value.strip()
-            return ("text", self._form(stripped, manner.ignore_case)) if len(stripped) <= longest else None
-        if value is None or isinstance(value, (bool, int, float)):
-            kind = "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else "constant"
-            return kind, value
-        return None
+            return "text", value if manner.exact else self._form(value.strip(), manner.ignore_case)
+        if value is None or isinstance(value, bool):
+            return "constant", value
+        return ("integer", value) if isinstance(value, int) and manner.spares_integers else None
 
     def _paired_off(self, expected: list[Any], answered: list[Any], path: Path, manner: _Manner) -> dict[int, int]:
         """The most pairs of matching elements, by index. Answered elements past twice the expected ones stay alone."""
@@ -265,6 +297,28 @@ class _Comparison:
             for index, element in enumerate(expected)
         ]
         return _most_pairs(matches)
+
+
+def _pair_near_numbers(expected: list[Any], answered: list[Any], pairs: dict[int, int], manner: _Manner) -> None:
+    """Add as many pairs as can be of numbers that are left.
+
+    What a number allows begins and ends below what a larger one allows, so going up both sides once is enough.
+    """
+    taken = set(pairs.values())
+    left = [index for index, value in enumerate(expected) if _is_finite_number(value) and index not in pairs]
+    right = [index for index, value in enumerate(answered) if _is_finite_number(value) and index not in taken]
+    left.sort(key=expected.__getitem__, reverse=True)
+    right.sort(key=answered.__getitem__, reverse=True)
+    while left and right:
+        value, other = expected[left[-1]], answered[right[-1]]
+        if _match_number(value, other, manner):
+            pairs[left.pop()] = right.pop()
+        else:
+            (right if other < value else left).pop()
+
+
+def _is_finite_number(value: Any) -> bool:
+    return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
 def _most_pairs(matches: Sequence[Sequence[int]]) -> dict[int, int]:
@@ -321,24 +375,45 @@ def _shown(answered: Any) -> Any:
 
 
 def _match_number(expected: Any, answered: Any, manner: _Manner) -> bool:
-    if manner.spares_integers and isinstance(expected, int) and isinstance(answered, int):
-        return expected == answered
+    is_integer = isinstance(expected, int) and manner.spares_integers
+    if is_integer and isinstance(answered, int):
+        return bool(expected == answered)
     if any(number in (math.inf, -math.inf) or number != number for number in (expected, answered)):
         return False
     if expected == answered:
         return True
-    wanted, tolerance = _decimal(expected), manner.tolerance
-    allowed = max(_EXACT.multiply(_decimal(tolerance.relative), abs(wanted)), _decimal(tolerance.absolute))
-    return abs(_EXACT.subtract(wanted, _decimal(answered))) <= allowed
+    relative, absolute = manner.tolerance.relative, manner.tolerance.absolute
+    if _is_far(expected, answered, relative, absolute):
+        return False
+    difference = abs(_EXACT.subtract(_decimal(expected), _decimal(answered)))
+    if is_integer and difference and not _is_noise(answered, difference, manner.tolerance):
+        return False
+    return difference <= max(_EXACT.multiply(_decimal(relative), abs(_decimal(expected))), _decimal(absolute))
 
 
-_EXACT: Final = Context(prec=1000)  # digits enough for the difference of any two floats
+def _is_far(expected: Any, answered: Any, relative: float, absolute: float) -> bool:
+    """Whether two numbers are so far apart that no rounding matters: exact arithmetic takes ten times as long."""
+    if isinstance(answered, int):
+        return answered.bit_length() > 2 * sys.float_info.max_exp  # of an answer that was made in code
+    if not (isinstance(expected, float) and isinstance(answered, float)):
+        return False
+    size = abs(expected) + abs(answered)
+    return abs(expected - answered) > absolute * 1.001 + (relative * 1.001 + 1e-9) * size
+
+
+def _is_noise(answered: float, difference: Decimal, tolerance: Tolerance) -> bool:
+    """Whether a number may be an expected integer with the rounding noise of a sum, or a task allows the fraction.
+
+    Another whole number is another answer, however it is written: 48213340.0 is not the order 48213377.
+    """
+    if answered.is_integer():
+        return False
+    return tolerance != DEFAULT_TOLERANCE or difference < _HALF
+
+
+_EXACT: Final = Context(prec=1000, traps=[])  # digits enough for the difference of any two floats
+_HALF: Final = Decimal("0.5")
 
 
 def _decimal(number: Any) -> Decimal:
     return Decimal(repr(number) if isinstance(number, float) else number)
-
-
-# Composing and folding make a text at most 3 times (each) and at least 1/4 as long. Texts further apart can't match,
-# and are not normalized, since a long run of combining marks takes quadratic time.
-_GROWTH: Final = 12

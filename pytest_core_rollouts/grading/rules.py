@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any, Final
 
-from pytest_core_rollouts.grading.comparing import UNORDERED_LIMIT, KeyRule, Path, is_plain, render_path, size
+from pytest_core_rollouts.grading.comparing import UNORDERED_LIMIT, KeyRule, Path, is_countable, render_path, size
 
 
 class Every(Enum):
@@ -147,13 +147,12 @@ def _is_number(value: Any) -> bool:
 
 
 def _check_lengths(expected: Mapping[str, Any], by_path: Mapping[Path, KeyRule]) -> None:
-    """Elements in any order that are more than counted off are compared in pairs, which must end."""
-    tolerant = any(rule.tolerance is not None for rule in by_path.values())
+    """Raise BadRule for an array in any order whose elements would be compared in too many pairs."""
     lengths: dict[Path, int] = {}
     for path, rule in by_path.items():
         value = next(value for _, value in _found(expected, path, ()))
         own_rules = any(len(other) > len(path) and other[: len(path)] == path for other in by_path)
-        if rule.unordered and isinstance(value, list) and (own_rules or tolerant or not is_plain(value)):
+        if rule.unordered and isinstance(value, list) and (own_rules or not is_countable(value)):
             lengths[path] = len(value)
     for path, length in lengths.items():
         value = next(value for _, value in _found(expected, path, ()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 ANSWER_PATH = "/workspace/outputs/answer.json"
 OUTPUTS = "/workspace/outputs/"
 PATHS_SHOWN = 20
+SHORT_ANSWER = 16 * 1024
+"""Bytes of an answer that are read on the event loop; a longer one would hold up the other rollouts."""
 ITEMS_LIMIT = 128 * 1024 * 1024
 """Bytes of a trajectory, as the Core sends it, that are read."""
 OUTPUTS_MOST = 500
@@ -41,7 +44,7 @@ async def fetch_answer(client: Client, session_id: str, turn_id: str | None) -> 
         data = await client.artifact_content(session_id, newest, max_bytes=ANSWER_LIMIT)
     except TooLarge as error:  # the metadata lied, or did not say
         return Answer(problem=f"{ANSWER_PATH}: {error.problem}")
-    return read_answer(data)
+    return read_answer(data) if len(data) <= SHORT_ANSWER else await asyncio.to_thread(read_answer, data)
 
 
 async def fetch_outputs(
@@ -56,8 +59,9 @@ async def fetch_outputs(
         path = str(artifact.get("path"))
         if path != ANSWER_PATH and path.startswith(OUTPUTS):
             versions.setdefault(path.removeprefix(OUTPUTS), []).append(artifact)
-    wanted = {path: pattern for path in sorted(versions) if (pattern := outputs.pattern_of(path)) is not None}
-    notes = [f"outputs: no file is {pattern}" for pattern in outputs.files if pattern not in wanted.values()]
+    wanted = await asyncio.to_thread(_matching, list(versions), outputs)
+    matched = set(wanted.values())
+    notes = [f"outputs: no file is {pattern}" for pattern in outputs.files if pattern not in matched]
     found: dict[str, bytes] = {}
     left = outputs.max_total_bytes
     for path in wanted:
@@ -74,6 +78,11 @@ async def fetch_outputs(
         else:
             notes.append(f"outputs: {path[:200]!r} is left out: {problem}")
     return found, notes
+
+
+def _matching(paths: list[str], outputs: Outputs) -> dict[str, str]:
+    """The paths that a pattern matches, sorted, each with its first pattern."""
+    return {path: pattern for path in sorted(paths) if (pattern := outputs.pattern_of(path)) is not None}
 
 
 async def _within(client: Client, session_id: str, artifact: Artifact, cap: int) -> tuple[bytes, str | None]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
+
+from pytest_core_rollouts.tasks.path_patterns import PathPattern
 
 MIB: Final = 1024 * 1024
 
@@ -71,9 +72,8 @@ def looks_secret(variable: str) -> bool:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Further files of the agent that are fetched: patterns of paths below `/workspace/outputs`, and caps in bytes.
-
-    `*` and `?` stand for characters of one name, `**` for any folders.
+    """Further files of the agent that are fetched: patterns (`path_patterns`) of paths below `/workspace/outputs`, and
+    caps in bytes.
     """
 
     files: tuple[str, ...]
@@ -81,18 +81,12 @@ class Outputs:
     max_total_bytes: int = 10 * MIB
 
     def pattern_of(self, path: str) -> str | None:
-        """The first pattern that takes this path."""
-        return next((written for written, pattern in self._patterns if pattern.fullmatch(path)), None)
+        """Return the first pattern that matches this path."""
+        return next((pattern.written for pattern in self._patterns if pattern.matches(path)), None)
 
     @cached_property
-    def _patterns(self) -> list[tuple[str, re.Pattern[str]]]:
-        return [(written, re.compile(_regex(written), re.DOTALL)) for written in self.files]
-
-
-def _regex(pattern: str) -> str:
-    """A pattern of paths as a regular expression."""
-    special = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return "".join(special.get(part, re.escape(part)) for part in re.split(r"(\*\*/|\*\*|\*|\?)", pattern))
+    def _patterns(self) -> list[PathPattern]:
+        return list(map(PathPattern, self.files))
 
 
 @dataclass(frozen=True)
