@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -47,13 +47,16 @@ class Gate:
         if [value for name, value in headers if name == b"openai-beta"] != [BETA]:
             message = "To access the Agents API, set the 'OpenAI-Beta' header to 'agents=v1'."
             raise APIError(400, message, type="invalid_beta", code="invalid_beta")
-        credentials = [value for name, value in headers if name == b"authorization"]
-        if len(credentials) != 1 or not self._is_key(credentials[0]):
+        if not self.has_key(headers):
             message = "A valid Agents API bearer key is required."
             raise APIError(401, message, headers={"WWW-Authenticate": "Bearer"})
 
-    def _is_key(self, credential: bytes) -> bool:
-        scheme, _, key = credential.partition(b" ")
+    def has_key(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Whether a request's headers (names in lower case) hold the key, once."""
+        credentials = [value for name, value in headers if name == b"authorization"]
+        if len(credentials) != 1:
+            return False
+        scheme, _, key = credentials[0].partition(b" ")
         return scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._key)
 
 

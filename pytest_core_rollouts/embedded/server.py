@@ -13,12 +13,15 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .app import make_app
+from .gate import Gate
 from .model import ModelSettings
 from .sandbox import Isolation, SandboxUnavailable
 from .sessions import Runtime
@@ -29,6 +32,9 @@ __all__ = ["SandboxUnavailable", "Settings", "serve"]
 _PARENT_CHECK_S = 1.0
 _IDLE_CONNECTION_S = 75
 _OPEN_FILES = 65_536
+_STRANGERS = 512  # connections that have not shown the key
+_STRANGER_S = 10.0  # how long one may stay
+_SWEEP_S = 0.1
 _AGENT_MEMORY = 384 * 1024 * 1024  # bytes that a real agent program may well need
 _MOST_AGENTS = 256
 
@@ -57,6 +63,7 @@ class Settings:
             idle_s=self.model_idle_s,
             retries=self.model_retries,
             secrets=self.secrets,
+            core_key=self.api_key,
         )
 
 
@@ -79,8 +86,10 @@ async def _serve(settings: Settings, isolation: Isolation, ready: Callable[[], N
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(4 * cores, thread_name_prefix="files"))
     store = Store(_make_runtime(isolation, Path(settings.scratch), cores, settings.model))
+    gate = make_app(store, settings.api_key, settings.default_harness)
     config = uvicorn.Config(
-        make_app(store, settings.api_key, settings.default_harness),
+        gate,
+        http=cast("type[asyncio.Protocol]", partial(_Connection, Strangers(), gate)),
         access_log=False,
         backlog=1024,
         date_header=False,
@@ -102,6 +111,74 @@ async def _serve(settings: Settings, isolation: Isolation, ready: Callable[[], N
         await store.close()  # also ends the event streams, which would keep their connections open
         server.should_exit = True
         await serving
+
+
+class Strangers:
+    """Connections that have not shown the key: bounded in number and time, the oldest is dropped first.
+
+    Anybody on this machine can connect. What has shown the key once is no stranger, however long it is idle.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[_Connection, float] = {}  # oldest first
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    def add(self, connection: _Connection) -> None:
+        loop = asyncio.get_running_loop()
+        self._since[connection] = loop.time()
+        # Not at once: the requests of many connections may have come and only not been read yet.
+        soon = len(self._since) > _most_strangers()
+        if self._sweeping is None or (soon and self._sweeping.when() > loop.time() + _SWEEP_S):
+            self._plan(loop, _SWEEP_S if soon else _STRANGER_S)
+
+    def discard(self, connection: _Connection) -> None:
+        self._since.pop(connection, None)
+
+    def __contains__(self, connection: _Connection) -> bool:
+        return connection in self._since
+
+    def _plan(self, loop: asyncio.AbstractEventLoop, delay: float) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        self._sweeping = loop.call_later(delay, self._sweep, loop)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sweeping = None
+        too_many = len(self._since) - _most_strangers()
+        too_old = loop.time() - _STRANGER_S
+        for position, (connection, since) in enumerate(list(self._since.items())):
+            if position >= too_many and since > too_old:
+                self._plan(loop, since - too_old)
+                break
+            del self._since[connection]
+            connection.transport.abort()
+
+
+def _most_strangers() -> int:
+    """Most of the files that this process may open are for those with the key."""
+    return min(_STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+
+
+class _Connection(H11Protocol):
+    """uvicorn's, which is a stranger until a request shows the key."""
+
+    def __init__(self, strangers: Strangers, gate: Gate, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._strangers = strangers
+        self._gate = gate
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._strangers.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self in self._strangers and self._gate.has_key(self.headers or ()):
+            self._strangers.discard(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._strangers.discard(self)
+        super().connection_lost(exc)
 
 
 def _raise_open_files() -> None:

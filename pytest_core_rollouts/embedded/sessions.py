@@ -313,7 +313,8 @@ class Session:
         labels = TurnLabels(session_id=self.id, turn_id=turn.id, rollout_id=rollout_id, sample=sample)
         listener, path = sandbox.listen("model.sock")
         try:
-            proxy = ModelProxy(listener, path, provider, self._runtime.model, labels)
+            spoke = len(self.turns) > 1
+            proxy = ModelProxy(listener, path, provider, self._runtime.model, labels, replied=spoke)
         except MissingLabel as missing:
             listener.close()
             raise TurnFailed("invalid_request", f"A parameter for the model can't be filled in: {missing}.") from None

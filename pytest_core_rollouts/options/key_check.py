@@ -10,7 +10,8 @@ import pytest
 
 from pytest_core_rollouts.options.declared import OPTIONS
 from pytest_core_rollouts.options.values import OptionValues
-from pytest_core_rollouts.records.masking import is_credential, is_secret
+from pytest_core_rollouts.records.masking import is_credential
+from pytest_core_rollouts.secret_values import is_secret
 from pytest_core_rollouts.tasks.task_settings import looks_secret
 
 _LOOKS_LIKE_KEY = re.compile(

@@ -21,10 +21,10 @@ from pytest_core_rollouts.options.declared import BY_NAME
 from pytest_core_rollouts.options.key_check import refuse_keys
 from pytest_core_rollouts.options.values import Layered, OptionValues
 from pytest_core_rollouts.records import RecordsError
-from pytest_core_rollouts.records.masking import is_secret
 from pytest_core_rollouts.report.html import HtmlReportError, require_jinja
 from pytest_core_rollouts.reuse.replay import Replay
 from pytest_core_rollouts.reuse.resume import Resumed
+from pytest_core_rollouts.secret_values import is_secret
 from pytest_core_rollouts.task_folders import find_task
 from pytest_core_rollouts.tasks import Network, Task
 

@@ -9,19 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+from pytest_core_rollouts.secret_values import is_secret
+
 MASK = "[masked]"
-MIN_LENGTH = 8
-
-# Stand-ins people give where a server wants no key. Masking them would only eat ordinary words out of the records.
-_DUMMIES = frozenset(
-    (
-        *("changeme", "default", "dummy", "dummy-key", "empty", "example", "fake", "fake-key", "lm-studio", "local"),
-        *("localhost", "no-key", "no-key-needed", "no-key-required", "nokey", "none", "not-needed", "not-used"),
-        *("notneeded", "null", "ollama", "placeholder", "secret", "test", "test-key", "testing", "token-abc123"),
-        *("undefined", "unused", "your-api-key", "your-key-here"),
-    )
-)
-
 
 _CREDENTIAL = (
     r"(?:api[-_]?key|authorization|access[-_]?token|auth[-_]?token|bearer[-_]?token|client[-_]?secret|secret[-_]?key"
@@ -98,12 +88,6 @@ def _spoken(match: re.Match[str]) -> str:
 def is_credential(field: str) -> bool:
     """Whether a field or header of this name holds a credential."""
     return _FIELD.fullmatch(field) is not None
-
-
-def is_secret(text: str) -> bool:
-    """Whether a key is one to be masked: long enough, and no stand-in."""
-    bare = text.lower().removeprefix("sk-")
-    return len(text) >= MIN_LENGTH and bare not in _DUMMIES and len(set(bare)) > 1
 
 
 def _forms(secret: str) -> Iterator[str]:

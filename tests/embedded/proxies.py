@@ -71,13 +71,19 @@ def replying(body: bytes, status: str = "200 OK", *headers: str) -> Handler:
 
 @asynccontextmanager
 async def proxied(
-    tmp_path: Path, base_url: str, protocol: str = "responses", labels: TurnLabels = LABELS, **settings: Any
+    tmp_path: Path,
+    base_url: str,
+    protocol: str = "responses",
+    labels: TurnLabels = LABELS,
+    replied: bool = False,
+    **settings: Any,
 ) -> AsyncIterator[tuple[ModelProxy, httpx.AsyncClient]]:
     path = tmp_path / "m.sock"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen()
-    proxy = ModelProxy(listener, path, ModelProvider(protocol, base_url, KEY), ModelSettings(**settings), labels)
+    provider = ModelProvider(protocol, base_url, KEY)
+    proxy = ModelProxy(listener, path, provider, ModelSettings(**settings), labels, replied=replied)
     transport = httpx.AsyncHTTPTransport(uds=str(path))
     async with proxy, httpx.AsyncClient(transport=transport, base_url="http://inside", timeout=20) as client:
         yield proxy, client

@@ -31,7 +31,7 @@ async def test_the_key_and_the_real_address_are_the_proxys_alone(tmp_path: Path)
     assert first == "POST /a%20b/v1/responses?a=%2F&b HTTP/1.1"
     assert headers["host"] == f"127.0.0.1:{server.port}"
     assert headers["authorization"] == f"Bearer {KEY}"
-    assert headers["x-api-key"] == KEY
+    assert "x-api-key" not in headers
     assert headers["x-kept"] == "yes"
     assert headers["accept-encoding"] == "identity"
     assert headers["connection"] == "close"
@@ -39,11 +39,43 @@ async def test_the_key_and_the_real_address_are_the_proxys_alone(tmp_path: Path)
     assert server.bodies == [b'{"model":"m"}']
 
 
-@asyncio_test
-async def test_no_key_goes_where_none_was_sent(tmp_path: Path) -> None:
-    async with serving(replying(b"")) as server, proxied(tmp_path, server.url) as (_, client):
-        assert (await client.head("/")).status_code == 200
-    assert not any(KEY in line for line in server.heads[0])
+BEARER, API_KEY = ("authorization", f"Bearer {KEY}"), ("x-api-key", KEY)
+GIVEN: list[list[tuple[str, str]]] = [
+    [],
+    [("Authorization", "Bearer wrong")],
+    [("X-API-Key", "wrong"), ("Api-Key", "wrong"), ("X-Goog-Api-Key", "wrong"), ("Cookie", "key=wrong")],
+    [("AUTHORIZATION", "Basic eA=="), ("authorization", "Bearer wrong"), ("x-api-key", "a"), ("x-api-key", "b")],
+    [("OpenAI-Organization", "wrong"), ("OpenAI-Project", "wrong"), ("Authorization", "")],
+]
+
+
+@pytest.mark.parametrize(("protocol", "credentials"), [("responses", [BEARER]), ("anthropic", [API_KEY, BEARER])])
+def test_the_key_is_the_proxys_whatever_a_request_holds(
+    tmp_path: Path, protocol: str, credentials: list[tuple[str, str]]
+) -> None:
+    async def check() -> None:
+        async with serving(replying(b"")) as server, proxied(tmp_path, server.url, protocol) as (_, client):
+            for given in GIVEN:
+                for method, path in (("POST", "/responses"), ("POST", "/messages"), ("HEAD", "/"), ("DELETE", "/x")):
+                    await client.request(method, path, headers=given)
+                    head = [line.partition(": ")[::2] for line in server.heads[-1][1:]]
+                    assert [(name.lower(), value) for name, value in head if KEY in value] == credentials
+                    assert not any("wrong" in value or name.lower().startswith("openai") for name, value in head)
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("base_url", "key", "names"),
+    [
+        ("https://api.anthropic.com", "sk-ant-api03-x", {b"x-api-key"}),
+        ("https://api.anthropic.com", "sk-ant-oat01-x", {b"authorization"}),
+        ("https://notanthropic.com", "sk-ant-api03-x", {b"x-api-key", b"authorization"}),
+    ],
+)
+def test_anthropics_own_server_gets_the_one_header_that_it_takes(base_url: str, key: str, names: set[bytes]) -> None:
+    there = upstream.Upstream.of(ModelProvider("anthropic", base_url, key))
+    assert {name for name, value in there.request_headers([(b"authorization", b"x")]) if key.encode() in value} == names
 
 
 TARGETS = [
@@ -55,6 +87,26 @@ TARGETS = [
     "/a%252f%252e%252e",
     "/a\\..\\b",
     "/.",
+    "/v1/..;/admin",
+    "/v1/..;a=b/admin",
+    "/v1/.%2e%3b/admin",
+    "/%25252e%25252e/admin",
+    "/%" + "25" * 7 + "2e%2e/admin",
+    "/" + "%" + "25" * 40 + "2e./admin",
+    "/%c0%ae%c0%ae/admin",
+    "/%e0%80%ae./admin",
+    "/%ef%bc%8e%ef%bc%8e/admin",
+    "/%u002e%u002e/admin",
+    "/..%5cadmin",
+    "/%5c..%5cadmin",
+    "/..%09/admin",
+    "/.%2e%20/admin",
+    "/a%00/../admin",
+    "/a%0d%0aX-Header:%20y",
+    "//127.0.0.1:1/admin",
+    "/v1//admin",
+    "/%2f127.0.0.1/admin",
+    "/;/admin",
     "http://127.0.0.1:1/x",
     "*",
 ]

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_core_rollouts.secret_values import is_secret
+
 SCHEMA = 1
 MASK = "[masked]"
-MIN_SECRET = 8  # characters; a shorter one would eat ordinary words
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _LINE_START = b'{"schema"'
@@ -40,7 +41,7 @@ class Capture:
         """Add a line, in one write, in place of half a line that a dead writer left. Blocks. Raises OSError."""
         line = json.dumps(_plain({"schema": SCHEMA, **self.labels, **exchange}), allow_nan=False, separators=(",", ":"))
         for secret in sorted(self.secrets, key=len, reverse=True):
-            if len(secret) >= MIN_SECRET:
+            if is_secret(secret):
                 once = json.dumps(secret)[1:-1]
                 for form in (json.dumps(once)[1:-1], once):  # as in JSON that a text holds, and as in a text
                     line = line.replace(form, MASK)

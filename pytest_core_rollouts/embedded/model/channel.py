@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import h11
 
 _CHUNK = 1 << 16
-_HEAD_LIMIT = 256 * 1024  # bytes of a request line and its headers
+# Bytes of a request or status line and its headers. A sandbox may have many requests begun at once.
+_HEAD_LIMITS = {h11.SERVER: 64 * 1024, h11.CLIENT: 256 * 1024}
 
 
 async def serve_unix(
@@ -38,9 +40,26 @@ class Channel:
     def __init__(
         self, role: type[h11.SERVER] | type[h11.CLIENT], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        self.connection = h11.Connection(role, max_incomplete_event_size=_HEAD_LIMIT)
+        self.connection = h11.Connection(role, max_incomplete_event_size=_HEAD_LIMITS[role])
         self._reader = reader
         self._writer = writer
+
+    async def next_request(self, head_s: float) -> Any:
+        """The next request's head, or what else comes in its place. Raises Broken.
+
+        A connection may be idle for as long as it likes; a head must be complete `head_s` seconds after its first byte.
+        """
+        deadline: float | None = None
+        try:
+            while (event := self.connection.next_event()) is h11.NEED_DATA:
+                seconds_left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                self.connection.receive_data(await asyncio.wait_for(self._reader.read(_CHUNK), seconds_left))
+                deadline = deadline or time.monotonic() + head_s
+        except asyncio.TimeoutError as error:
+            raise Broken(self, f"the request's head was not complete after {head_s:g} seconds") from error
+        except (OSError, h11.RemoteProtocolError) as error:
+            raise Broken(self, error) from error
+        return event
 
     async def next_event(self, timeout: float | None = None) -> Any:
         """The next event of h11's. Raises Broken; asyncio.TimeoutError when nothing comes for `timeout` seconds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -17,29 +18,34 @@ CAPTURE_LIMIT = 32 * 1024 * 1024  # bytes of one request, or of one reply sent i
 _ERROR_LIMIT = 64 * 1024  # bytes of an error's body that are read
 
 _CALLS = (b"/responses", b"/messages", b"/chat/completions", b"/completions")
+_OWN_CALLS = {"responses": b"/responses", "anthropic": b"/messages", "chat_completions": b"/chat/completions"}
 _LAST_EVENTS = (b"response.completed", b"response.failed", b"response.incomplete", b"message_stop", b"[DONE]")
-_PARTS = (b"response.output_item.done", b"content_block_stop", b'"tool_calls"')
-"""In events that give an agent program something to act on before the reply is complete: it runs tools early."""
 _TELLING = (*_LAST_EVENTS, b'"error"', b"stop_reason")
+# What a reply holds, streamed or whole, as soon as the model has said anything: an agent program runs tools early.
+_SAID = (b"output_item", b"content_block", b'"choices"', b"response.completed", b"message_stop")
+_SAID_WHOLE = (b'"output"', b'"content"', b'"choices"')
+_DEPTH = 100  # of JSON that is kept as JSON: Python reads and writes deep nesting by recursion
 
 
-def is_model_call(method: bytes, target: bytes) -> bool:
+def is_model_call(method: bytes, path: bytes) -> bool:
     """Whether a request asks for a reply, rather than for a list of models or a count of tokens."""
-    return method == b"POST" and target.partition(b"?")[0].endswith(_CALLS)
+    return method == b"POST" and path.endswith(_CALLS)
 
 
 class Exchange:
     """Follows what passes and says in the end what came of it: `failure`, and `record` for the capture.
 
-    `replied`: whether the agent program got a reply, or as much of one as it can act on.
-
-    Only when `captures` is it all taken apart; otherwise just what tells of a failure.
+    Only when `captures` is it all taken apart; otherwise just what tells of a failure. `path` is the target's, decoded.
+    `is_own_call`: whether the harness's program makes such calls. `replied`: whether the model has said anything.
     """
 
-    def __init__(self, protocol: str, method: bytes, target: bytes, *, captures: bool) -> None:
+    def __init__(self, protocol: str, method: bytes, target: bytes, path: bytes, *, captures: bool) -> None:
+        path = path.rstrip(b"/").lower()
         self.failure: ModelFailure | None = None
+        self.is_call = is_model_call(method, path)
+        self.is_own_call = self.is_call and path.removeprefix(b"/v1") == _OWN_CALLS[protocol]
         self.replied = False
-        self.is_call = is_model_call(method, target)
+        self.kept_bytes = 0
         self._captures = captures and self.is_call
         self._protocol = protocol
         self._method, self._target = method, target
@@ -57,6 +63,7 @@ class Exchange:
         if self._captures:
             self._request = body
             self._cut_off = not whole
+            self.kept_bytes += len(body)
 
     def answered(self, status: int, content_type: bytes) -> None:
         self._status = status
@@ -66,6 +73,7 @@ class Exchange:
     def received(self, chunk: bytes) -> None:
         if not self.is_call or self._status is None:
             return
+        self.kept_bytes += len(chunk) if self._captures else 0
         if self._events is not None:
             for data in self._events.feed(chunk):
                 self._see_event(data)
@@ -74,14 +82,17 @@ class Exchange:
         room = (_ERROR_LIMIT if self._status >= 300 and not self._captures else CAPTURE_LIMIT) - len(self._body)
         self._body += chunk[: max(room, 0)]
         self._cut_off = self._cut_off or len(chunk) > room
+        if self._status < 300 and not self.replied:
+            latest = self._body[-len(chunk) - max(map(len, _SAID_WHOLE)) :]  # a mark may be cut in two
+            self.replied = any(mark in latest for mark in _SAID_WHOLE)
 
     def _see_event(self, data: bytes) -> None:
+        self.replied = self.replied or any(mark in data for mark in _SAID)
         telling = any(mark in data for mark in _TELLING)
-        self.replied = self.replied or any(mark in data for mark in _PARTS)
         if not telling and not self._captures:
             return
         self._last_event_came = self._last_event_came or any(mark in data for mark in _LAST_EVENTS)
-        with contextlib.suppress(ValueError):  # "[DONE]"
+        with contextlib.suppress(ValueError, RecursionError):  # "[DONE]"
             event = json.loads(data)
             if isinstance(event, dict):
                 if telling:
@@ -101,10 +112,12 @@ class Exchange:
         if self.is_call and self._status is not None and self._status < 300:
             self.replied = self.replied or self.failure is None or self.failure.sampled
 
-    def record(self) -> dict[str, Any]:
-        """The exchange for the capture, times in UTC and seconds."""
-        request = _json_or_text(self._request)
-        reply: Any = self._whole_reply() if self._events is None else self._assembly.reply()
+    def record(self, *, bodies: bool) -> dict[str, Any]:
+        """The exchange for the capture, times in UTC and seconds; request and reply are left out unless `bodies`."""
+        request = _shallow(_json_or_text(self._request)) if bodies else None
+        reply: Any = (
+            _shallow(self._whole_reply() if self._events is None else self._assembly.reply()) if bodies else None
+        )
         tokens = tokens_of(reply)
         failure = None if self.failure is None or self.failure.sampled else self.failure
         return {
@@ -119,7 +132,7 @@ class Exchange:
             "request": request,
             "response": reply,
             "streamed": self._events is not None,
-            "truncated": self._cut_off,
+            "truncated": self._cut_off or not bodies,
             "prompt_token_ids": tokens.prompt_token_ids,
             "token_ids": tokens.token_ids,
             "logprobs": tokens.logprobs,
@@ -134,6 +147,20 @@ def _json_or_text(data: bytes) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError):
         return data.decode("utf-8", "replace")
+
+
+def _shallow(value: Any) -> Any:
+    """JSON as it is; None if it is nested too deep to be written again."""
+    level = [value]
+    for _ in range(_DEPTH):
+        level = [member for one in level if isinstance(one, (dict, list)) for member in _members(one)]
+        if not level:
+            return value
+    return None
+
+
+def _members(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def _model_in(value: Any) -> str | None:

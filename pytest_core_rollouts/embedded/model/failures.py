@@ -18,17 +18,23 @@ class ModelFailure:
     """`code`: one of the wire's Turn error codes; `message`: what happened, for whoever runs the rollouts.
 
     `sampled`: there is a reply all the same, which the model ended too soon.
+    `request_can_cause`: a request that an agent makes by hand can cause it, whatever state the server is in.
     """
 
     code: str
     message: str
     sampled: bool = False
+    request_can_cause: bool = False
 
 
 _CONTEXT = ("context_length_exceeded", "context window", "context length", "prompt is too long", "input is too long")
 _QUOTA = ("insufficient_quota", "usage_limit", "billing", "credit balance")
+# How a 400 says the same. Such an answer may repeat what was asked, so its beginning counts and not the whole of it.
+_QUOTA_IN_400 = ("invalid_request_error: your credit balance", "insufficient_quota:", "billing_")
+_BY_REQUEST = ("invalid_request", "resource_not_found")
 _STATUS = {
     401: "authentication_error",
+    402: "usage_limit_exceeded",
     403: "authentication_error",
     404: "resource_not_found",
     408: "request_timeout",
@@ -45,6 +51,9 @@ _EVENT_CODES = {
     "not_found": "resource_not_found",
     "invalid_request": "invalid_request",
     "invalid_prompt": "invalid_request",
+    "badrequest": "invalid_request",
+    "bad_request": "invalid_request",
+    "notfound": "resource_not_found",
     "policy": "cyber_policy",
 }
 # Why a reply stopped short, in the wires' terms.
@@ -66,14 +75,19 @@ def of_status(status: int, body: bytes) -> ModelFailure | None:
     telling = said.lower()
     if status in (400, 413, 422) and any(text in telling for text in _CONTEXT):
         code = "context_length_exceeded"
-    elif status in (400, 402, 403, 429) and any(text in telling for text in _QUOTA):
+    elif telling.startswith(_QUOTA_IN_400) if status == 400 else _is_quota(status, telling):
         code = "usage_limit_exceeded"
     elif status in _STATUS:
         code = _STATUS[status]
     else:
         code = "server_error" if status >= 500 else "invalid_request"
     hint = " (a redirect, which is not followed: give the final base URL)" if status < 400 else ""
-    return ModelFailure(code, f"The model's server answered {status}{hint}{': ' + said if said else ''}")
+    message = f"The model's server answered {status}{hint}{': ' + said if said else ''}"
+    return ModelFailure(code, message, request_can_cause=code in _BY_REQUEST or status == 408)
+
+
+def _is_quota(status: int, said: str) -> bool:
+    return status in (402, 403, 429) and any(text in said for text in _QUOTA)
 
 
 def of_event(event: Mapping[str, Any]) -> ModelFailure | None:
@@ -81,9 +95,11 @@ def of_event(event: Mapping[str, Any]) -> ModelFailure | None:
     if isinstance(error := _error_in(event), Mapping):
         said = _clip(str(error.get("message") or ""))
         kind = str(error.get("code") or error.get("type") or "error")
-        return ModelFailure(_code_of(kind, said), f"The model's server said in its stream: {kind}: {said}")
-    if (stop := _stop_in(event)) in _STOPS:
-        code, message = _STOPS[str(stop)]
+        code = _code_of(kind, said)
+        message = f"The model's server said in its stream: {kind}: {said}"
+        return ModelFailure(code, message, request_can_cause=code in _BY_REQUEST)
+    if isinstance(stop := _stop_in(event), str) and stop in _STOPS:
+        code, message = _STOPS[stop]
         return ModelFailure(code, f"The model did not finish: {message} ({stop}).", sampled=True)
     return None
 
@@ -95,6 +111,24 @@ def unreachable(where: str, error: Exception) -> ModelFailure:
 
 def cut() -> ModelFailure:
     return ModelFailure("connection_failed", "The model's server ended the connection in the middle of a reply.")
+
+
+def not_taken(why: str) -> ModelFailure:
+    """A server that does not take a request to its end, such as one that is too large for it."""
+    message = f"The model's server did not take the whole request: {why}."
+    return ModelFailure("connection_failed", message, request_can_cause=True)
+
+
+def refused(why: str) -> ModelFailure:
+    """Our own refusal."""
+    return ModelFailure("invalid_request", f"Refused by the proxy: {why}.", request_can_cause=True)
+
+
+def compressed(coding: str) -> ModelFailure:
+    message = (
+        f"The model's server sent a reply compressed as {coding}, though it was asked for none that is compressed."
+    )
+    return ModelFailure("server_error", message)
 
 
 def silent(seconds: float) -> ModelFailure:
@@ -119,11 +153,13 @@ def _stop_in(event: Mapping[str, Any]) -> Any:
 
 
 def _code_of(kind: str, said: str) -> str:
-    text = f"{kind} {said}".lower()
+    text = f"{kind}: {said}".lower()
     if any(part in text for part in _CONTEXT):
         return "context_length_exceeded"
-    if any(part in text for part in _QUOTA):
+    if any(part in kind.lower() for part in _QUOTA) or text.startswith(_QUOTA_IN_400):
         return "usage_limit_exceeded"
+    if kind.isascii() and kind.isdigit() and len(kind) == 3:  # vLLM names a status
+        return _STATUS.get(int(kind), "server_error" if kind >= "500" else "invalid_request")
     return next((code for part, code in _EVENT_CODES.items() if part in kind.lower()), "server_error")
 
 
@@ -136,7 +172,7 @@ def _words(body: bytes) -> str:
             return _clip(error)
         kind = error.get("code") or error.get("type")
         return _clip(f"{kind}: {error['message']}" if kind else str(error["message"]))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return _clip(text)
 
 

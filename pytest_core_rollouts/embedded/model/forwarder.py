@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from typing import IO
 
 _CHUNK = 65536
@@ -37,11 +38,8 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
 
 
 def _forward(client: socket.socket, path: str) -> None:
-    with client, socket.socket(socket.AF_UNIX) as proxy:
-        try:
-            proxy.connect(path)
-        except OSError:
-            return
+    with client, contextlib.suppress(OSError, RuntimeError), socket.socket(socket.AF_UNIX) as proxy:
+        proxy.connect(path)
         back = threading.Thread(target=_pump, args=(proxy, client), daemon=True)
         back.start()
         _pump(client, proxy)
@@ -50,8 +48,15 @@ def _forward(client: socket.socket, path: str) -> None:
 
 def _accept(listener: socket.socket, path: str) -> None:
     while True:
-        client = listener.accept()[0]
-        threading.Thread(target=_forward, args=(client, path), daemon=True).start()
+        try:
+            client = listener.accept()[0]
+        except OSError:  # too many open files
+            time.sleep(0.1)
+            continue
+        try:
+            threading.Thread(target=_forward, args=(client, path), daemon=True).start()
+        except RuntimeError:  # too many threads
+            client.close()
 
 
 def _drain(stream: IO[bytes], kept: bytearray) -> None:

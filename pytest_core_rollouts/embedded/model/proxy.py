@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import socket
+import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,11 +27,15 @@ from .channel import Broken, Channel, serve_unix
 from .exchange import CAPTURE_LIMIT, Exchange
 from .failures import ModelFailure
 from .params import fill, merge
-from .upstream import RefusedTarget, Upstream, end_to_end
+from .reply_mask import Decoder, KeyMask, UnknownCoding
+from .upstream import Header, RefusedTarget, Upstream, end_to_end, plain_path
 
 AT_ONCE = 8  # requests of one sandbox
+CONNECTIONS = 32  # of one sandbox
+HEAD_S = 20.0  # from the first byte of a request's head to its last
+CAPTURE_TURN_LIMIT = 1 << 30  # bytes of requests and replies that a Turn's capture keeps
 
-_CANCELLED = "cancelled"  # told in captures alone: no code of a Turn's error
+_CANCELLED = "cancelled"  # only in captures: not the code of a Turn's error
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +51,9 @@ class ModelSettings:
     retries: int = 2
     """How often an agent program may repeat a request that failed."""
     secrets: Collection[str] = field(default=(), repr=False)
-    """What a capture must not hold, beside the model's key."""
+    """What a capture must not hold, in addition to the model's key."""
+    core_key: str = field(default="", repr=False)
+    """The Core's own key: like the model's, it reaches no sandbox."""
 
 
 @dataclass(frozen=True)
@@ -64,18 +71,23 @@ class CaptureFailed(Exception):
 
 
 class _Refused(Exception):
-    """A request that is not passed on."""
+    """A request that is not passed on, or a reply that is not passed back."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, status: int, failure: ModelFailure) -> None:
+        super().__init__(failure.message)
         self.status = status
+        self.failure = failure
 
 
 class ModelProxy:
     """Serves one Turn between `async with` and its end, which cuts what is still under way.
 
-    Raises MissingLabel when made, CaptureFailed at the end. `failure`: why the last request for a reply failed; None
-    when it did not. `replied`: whether the agent has had anything of a reply to act on.
+    Raises MissingLabel when made, CaptureFailed at the end.
+
+    `failure`: why the last request for a reply failed; None if it did not. It decides what becomes of the Turn if its
+    program fails, so an agent must not choose it. The agent can do nothing before the model has said something
+    (`replied`); from then on only the calls that the harness's program makes count, and of their failures only
+    those that need the server's part. `agents_failure` is the last of the others, for messages.
     """
 
     def __init__(
@@ -85,18 +97,25 @@ class ModelProxy:
         provider: ModelProvider,
         settings: ModelSettings,
         labels: TurnLabels,
+        *,
+        replied: bool = False,
     ) -> None:
+        """`replied`: in an earlier Turn of the Session, whose files are still there."""
         self.socket_path = socket_path
         self.settings = settings
         self.failure: ModelFailure | None = None
-        self.replied = False
+        self.agents_failure: ModelFailure | None = None
+        self.replied = replied
         self._listener = listener
         self._protocol = provider.protocol
         self._upstream = Upstream.of(provider)
         self._params = fill(settings.params, sample=labels.sample, rollout_id=labels.rollout_id)
-        secrets = {provider.api_key, *settings.secrets}
+        secrets = {provider.api_key, settings.core_key, *settings.secrets}
         self._capture = None if settings.capture is None else Capture(settings.capture, vars(labels), secrets)
+        self._mask = KeyMask((provider.api_key, settings.core_key))
+        self._capture_left = CAPTURE_TURN_LIMIT
         self._connections: set[asyncio.Task[None]] = set()
+        self._waiting: dict[asyncio.Task[None], None] = {}  # those without a whole request, the longest wait first
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._gave_up = False  # a server that hung once is not waited for again
         self._kept: asyncio.Task[None] | None = None  # the last line of the capture, which waits for those before it
@@ -128,11 +147,15 @@ class ModelProxy:
         """One connection from the sandbox, request after request."""
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
         inside = Channel(h11.SERVER, reader, writer)
+        if not self._admit(task):
+            inside.abort()
+            return
         try:
             while True:
-                request = await inside.next_event()
+                self._waiting[task] = None
+                request = await inside.next_request(HEAD_S)
+                self._waiting.pop(task, None)
                 if not isinstance(request, h11.Request):
                     break  # closed
                 async with self._slots:
@@ -141,7 +164,7 @@ class ModelProxy:
                     break
                 inside.connection.start_next_cycle()
         except Broken:
-            inside.abort()  # the sandbox's end: gone, or no HTTP
+            inside.abort()  # the sandbox's end: gone, too slow, or no HTTP
         except asyncio.CancelledError:
             inside.abort()
         except Exception:
@@ -149,56 +172,79 @@ class ModelProxy:
             self.failure = ModelFailure("internal_error", "The embedded Core's model proxy failed.")
             inside.abort()
         finally:
+            self._waiting.pop(task, None)
             self._connections.discard(task)
             writer.close()
 
+    def _admit(self, task: asyncio.Task[None]) -> bool:
+        """Take a connection in. If there are too many, the one that has waited longest for a request is ended."""
+        if len(self._connections) >= CONNECTIONS:
+            oldest = next(iter(self._waiting), None)
+            if oldest is None:
+                return False
+            self._waiting.pop(oldest)
+            self._connections.discard(oldest)
+            oldest.cancel()
+        self._connections.add(task)
+        return True
+
     async def _answer(self, inside: Channel, request: h11.Request) -> None:
         """Pass one request on and its reply back, and note what came of it."""
-        exchange = Exchange(self._protocol, request.method, request.target, captures=self._capture is not None)
         try:
-            await self._pass_on(inside, request, exchange)
+            target, path = self._upstream.target(request.target), plain_path(request.target)
+        except RefusedTarget as refused:
+            await self._say(inside, 403, failures.refused(str(refused)))
+            return
+        exchange = Exchange(self._protocol, request.method, request.target, path, captures=self._capture is not None)
+        try:
+            await self._pass_on(inside, request, target, exchange)
         except _Refused as refusal:
-            exchange.failure = exchange.failure or ModelFailure("invalid_request", f"Refused by the proxy: {refusal}.")
-            await self._say(inside, refusal.status, exchange.failure)
+            exchange.failure = refusal.failure
+            await self._say(inside, refusal.status, refusal.failure)
         except asyncio.CancelledError:
             exchange.failure = exchange.failure or ModelFailure(_CANCELLED, "The Turn ended first.")
             raise
         finally:
             if exchange.is_call:
-                self.replied = self.replied or exchange.replied
-                if exchange.failure is None or exchange.failure.code != _CANCELLED:  # that was not the model's doing
-                    self.failure = exchange.failure
+                self._note(exchange)
                 self._keep(exchange)
 
-    async def _pass_on(self, inside: Channel, request: h11.Request, exchange: Exchange) -> None:
-        try:
-            target = self._upstream.target(request.target)
-        except RefusedTarget as refused:
-            raise _Refused(403, str(refused)) from None
-        if request.method == b"CONNECT" or self._gave_up:
-            exchange.failure = failures.silent(self.settings.idle_s) if self._gave_up else None
-            raise _Refused(424, "no further request is passed on")
+    def _note(self, exchange: Exchange) -> None:
+        """Let the outcome of a call decide over the Turn, unless the agent may have brought it about by hand."""
+        failure = exchange.failure
+        if failure is not None and failure.code == _CANCELLED:  # that was not the model's doing
+            return
+        by_hand = not exchange.is_own_call or (failure is not None and failure.request_can_cause)
+        if self.replied and by_hand:
+            self.agents_failure = failure or self.agents_failure
+        else:
+            self.failure = failure
+
+    async def _pass_on(self, inside: Channel, request: h11.Request, target: bytes, exchange: Exchange) -> None:
+        if self._gave_up:
+            raise _Refused(424, failures.silent(self.settings.idle_s))
+        if request.method == b"CONNECT":
+            raise _Refused(424, failures.refused("CONNECT is not passed on"))
         body, whole = await self._read_body(inside, request, exchange)
         exchange.asked(body, whole=whole)
         try:
             outside = Channel(h11.CLIENT, *(streams := await self._upstream.connect()))
         except (OSError, asyncio.TimeoutError) as error:
-            exchange.failure = failures.unreachable(self._upstream.shown, error)
-            await self._say(inside, 502, exchange.failure)
-            return
+            raise _Refused(502, failures.unreachable(self._upstream.shown, error)) from None
+        sent = False
         try:
             await self._send(inside, outside, request, target, body, whole)
+            sent = True
             await self._return(inside, outside, exchange)
         except asyncio.TimeoutError:
-            self._gave_up = True
-            exchange.failure = failures.silent(self.settings.idle_s)
-            await self._say(inside, 424, exchange.failure)  # a status that no agent program tries again
+            self._gave_up = sent
+            silence = failures.silent(self.settings.idle_s)  # answered with a status that no agent program tries again
+            raise _Refused(424, silence if sent else failures.not_taken("it stopped reading")) from None
         except Broken as broken:
             if broken.channel is inside:
                 exchange.failure = exchange.failure or ModelFailure(_CANCELLED, "The agent did not wait.")
                 raise
-            exchange.failure = failures.cut()
-            await self._say(inside, 502, exchange.failure)
+            raise _Refused(502, failures.cut() if sent else failures.not_taken(str(broken))) from None
         finally:
             streams[1].close()
 
@@ -216,19 +262,20 @@ class ModelProxy:
         if not merges:
             return bytes(body), ended
         if not ended:
-            raise _Refused(413, f"parameters can be merged into at most {limit} bytes")
+            raise _Refused(413, failures.refused(f"parameters can be merged into at most {limit} bytes"))
         if any(name == b"content-encoding" for name, _ in request.headers):
-            raise _Refused(415, "parameters can't be merged into a compressed request")
+            raise _Refused(415, failures.refused("parameters can't be merged into a compressed request"))
         try:
             return merge(bytes(body), self._params), True
-        except ValueError as error:
-            raise _Refused(400, f"parameters can't be merged: {error}") from None
+        except (ValueError, RecursionError) as error:
+            raise _Refused(400, failures.refused(f"parameters can't be merged: {error}")) from None
 
     async def _send(
         self, inside: Channel, outside: Channel, request: h11.Request, target: bytes, body: bytes, whole: bool
     ) -> None:
         headers = self._upstream.request_headers(request.headers)
-        given = [value for name, value in request.headers if name == b"content-length"]
+        chunked = any(name == b"transfer-encoding" for name, _ in request.headers)  # it goes before a content-length
+        given = [value for name, value in request.headers if name == b"content-length" and not chunked]
         if whole and (body or given):
             headers.append((b"content-length", str(len(body)).encode()))
         elif not whole:
@@ -253,15 +300,40 @@ class ModelProxy:
             raise Broken(outside, "closed without a reply")
         types = [value for name, value in response.headers if name == b"content-type"]
         exchange.answered(response.status_code, types[0] if types else b"")
-        headers = end_to_end(response.headers)
-        await inside.send(h11.Response(status_code=response.status_code, headers=headers, reason=response.reason))
-        while isinstance(event := await outside.next_event(idle_s), h11.Data):
-            exchange.received(bytes(event.data))
-            await inside.send(h11.Data(data=bytes(event.data)))
+        headers, decoder = self._reply_headers(response)
+        reason = self._mask.whole(bytes(response.reason))
+        await inside.send(h11.Response(status_code=response.status_code, headers=headers, reason=reason))
+        mask = self._mask.stream()
+        try:
+            while isinstance(event := await outside.next_event(idle_s), h11.Data):
+                for piece in (bytes(event.data),) if decoder is None else decoder.feed(bytes(event.data)):
+                    await self._show(inside, exchange, mask.feed(piece))
+        except zlib.error as error:
+            raise Broken(outside, error) from error
         if not isinstance(event, h11.EndOfMessage):
             raise Broken(outside, "closed in the middle of a reply")
+        await self._show(inside, exchange, mask.end())
         exchange.ended()
+        self.replied = self.replied or exchange.replied
         await inside.send(h11.EndOfMessage())
+
+    async def _show(self, inside: Channel, exchange: Exchange, piece: bytes) -> None:
+        if piece:
+            exchange.received(piece)
+            self.replied = self.replied or exchange.replied  # first: the agent acts on what it is sent
+            await inside.send(h11.Data(data=piece))
+
+    def _reply_headers(self, response: h11.Response) -> tuple[list[Header], Decoder | None]:
+        """Headers for the sandbox, without keys, and what undoes a compression that nobody asked for."""
+        given = end_to_end(response.headers)
+        codings = [value for name, value in given if name == b"content-encoding" and value.lower() != b"identity"]
+        try:
+            decoder = Decoder(b",".join(codings)) if codings else None
+        except UnknownCoding as unknown:
+            raise _Refused(502, failures.compressed(str(unknown))) from None
+        if decoder is not None:
+            given = [(name, value) for name, value in given if name not in (b"content-encoding", b"content-length")]
+        return [(name, self._mask.whole(value)) for name, value in given if not self._mask.finds(name)], decoder
 
     async def _say(self, inside: Channel, status: int, failure: ModelFailure) -> None:
         """Answer with an error of our own; where a reply has begun already, cut it."""
@@ -278,7 +350,8 @@ class ModelProxy:
     def _keep(self, exchange: Exchange) -> None:
         if self._capture is None:
             return
-        append, record, before = self._capture.append, exchange.record(), self._kept
+        self._capture_left -= exchange.kept_bytes
+        append, record, before = self._capture.append, exchange.record(bodies=self._capture_left >= 0), self._kept
 
         async def keep() -> None:
             if before is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -29,6 +30,13 @@ _HOP_BY_HOP = {
 }
 # Ours to say: who is asked, how the body is framed, and that replies come readable.
 _OURS = {b"host", b"expect", b"content-length", b"accept-encoding"}
+# Ours too: who asks. A server that is asked with another key or for another account answers 401, which is not the
+# agent's to choose.
+_CREDENTIALS = {
+    *(b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key", b"ocp-apim-subscription-key", b"cookie"),
+    *(b"openai-organization", b"openai-project"),
+}
+_DECODINGS = 16  # how often a path may be percent-encoded
 
 
 class RefusedTarget(Exception):
@@ -44,7 +52,7 @@ class Upstream:
     secure: bool
     authority: bytes
     path: bytes
-    key: bytes = field(repr=False)
+    credentials: tuple[Header, ...] = field(repr=False)
 
     @classmethod
     def of(cls, provider: ModelProvider) -> Upstream:
@@ -57,7 +65,7 @@ class Upstream:
             secure=secure,
             authority=url.netloc.encode("ascii"),
             path=url.path.rstrip("/").encode("ascii"),
-            key=provider.api_key.encode(),
+            credentials=_credentials(provider.protocol, url.hostname, provider.api_key.encode()),
         )
 
     @property
@@ -67,23 +75,15 @@ class Upstream:
 
     def target(self, inside: bytes) -> bytes:
         """The target of a request, below the base URL. Raises RefusedTarget."""
-        path = inside.partition(b"?")[0]
-        if not path.startswith(b"/"):
-            raise RefusedTarget("only paths of the model's API can be asked for")
-        for _ in range(3):  # servers differ in how often they decode
-            if any(part in (b".", b"..") for part in path.replace(b"\\", b"/").split(b"/")) or b"\0" in path:
-                raise RefusedTarget("the path leads out of the model's API")
-            path = unquote_to_bytes(path)
+        plain_path(inside)
         if self.path.endswith(b"/v1") and inside.startswith(b"/v1/"):
             inside = inside[3:]  # a base URL of the Messages protocol is given with and without it
         return self.path + inside
 
     def request_headers(self, given: Iterable[Header]) -> list[Header]:
-        """Headers without hop-by-hop ones, with the key where the sandbox put its dummy."""
-        headers = end_to_end(given, _OURS)
-        keys = {b"authorization": b"Bearer " + self.key, b"x-api-key": self.key, b"api-key": self.key}
-        real = [(name, keys.get(name, value)) for name, value in headers]
-        return [(b"host", self.authority), (b"accept-encoding", b"identity"), (b"connection", b"close"), *real]
+        """Headers without hop-by-hop ones, with our key whether or not the sandbox sent one."""
+        ours = [(b"host", self.authority), (b"accept-encoding", b"identity"), (b"connection", b"close")]
+        return [*ours, *self.credentials, *end_to_end(given, _OURS | _CREDENTIALS)]
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection, its certificate checked. Raises OSError (ssl's errors are such), asyncio.TimeoutError."""
@@ -95,6 +95,53 @@ class Upstream:
             limit=1 << 18,
         )
         return await asyncio.wait_for(connecting, CONNECT_S)
+
+
+def plain_path(target: bytes) -> bytes:
+    """The path of a request's target as the most lenient server would read it. Raises RefusedTarget.
+
+    Servers differ in how often they decode a path, in what separates its parts, and in which odd bytes they let
+    through. So a path is refused if any of them could take it out of the base URL.
+    """
+    path = target.partition(b"?")[0]
+    if not path.startswith(b"/"):
+        raise RefusedTarget("only paths of the model's API can be asked for")
+    for _ in range(_DECODINGS):
+        _refuse_escape(path)
+        decoded = unquote_to_bytes(path)
+        if decoded == path:
+            return path
+        path = decoded
+    raise RefusedTarget(f"the path is percent-encoded more than {_DECODINGS} times")
+
+
+def _refuse_escape(path: bytes) -> None:
+    try:
+        text = path.decode()  # overlong forms, such as C0 AE for a dot, are not UTF-8
+    except UnicodeDecodeError:
+        raise RefusedTarget("the path is not UTF-8") from None
+    text = unicodedata.normalize("NFKC", text)  # a full-width dot is a dot to some
+    if any(ord(character) < 0x20 or ord(character) == 0x7F for character in text) or "%u" in text.lower():
+        raise RefusedTarget("the path holds control characters")
+    parts = [part.partition(";")[0] for part in text.replace("\\", "/").split("/")[1:]]
+    if any(part.strip() in (".", "..") for part in parts):
+        raise RefusedTarget("the path leads out of the model's API")
+    if any(not part for part in parts[:-1]):
+        raise RefusedTarget("the path has an empty part")
+
+
+def _credentials(protocol: str, host: str, key: bytes) -> tuple[Header, ...]:
+    """The headers that carry the key: the same for every request of a Turn.
+
+    Servers of the Messages protocol read `x-api-key` (the SDK's) or a bearer key (vLLM), so they get both. Anthropic's
+    own refuses an API key as a bearer key, and takes OAuth tokens only so.
+    """
+    bearer, api_key = (b"authorization", b"Bearer " + key), (b"x-api-key", key)
+    if protocol != "anthropic":
+        return (bearer,)
+    if f".{host}".endswith(".anthropic.com"):
+        return (bearer,) if key.startswith(b"sk-ant-oat") else (api_key,)
+    return (api_key, bearer)
 
 
 def end_to_end(headers: Iterable[Header], dropped: Iterable[bytes] = ()) -> list[Header]:

@@ -1,0 +1,114 @@
+"""Keys in what a model's server replies: masked by value before a sandbox sees them.
+
+A mask has the length of the key, so that a reply keeps its content-length. In a stream, at most one byte less than a
+key is held back, and only if it may be the beginning of one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+
+from pytest_core_rollouts.secret_values import is_secret
+
+_MASK = b"[masked]"
+_PIECE = 1 << 16  # bytes that are decompressed at a time
+_CODINGS = (b"gzip", b"x-gzip", b"deflate")
+
+
+class UnknownCoding(Exception):
+    """A reply is compressed in a way that can't be undone here; str: its content-encoding."""
+
+
+class KeyMask:
+    """Masks keys in whole texts; `stream` makes a mask for a text that comes in pieces.
+
+    A key is found as it is and as JSON writes it. Stand-ins such as `EMPTY` are not masked: they are ordinary words.
+    """
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        forms = {form.encode() for key in keys if is_secret(key) for form in _forms(key)}
+        self.forms = sorted(forms, key=len, reverse=True)  # longest first: one may be the beginning of another
+        self.pattern = re.compile(b"|".join(map(re.escape, self.forms)))
+
+    def whole(self, text: bytes) -> bytes:
+        mask = self.stream()
+        return mask.feed(text) + mask.end()
+
+    def finds(self, name: bytes) -> bool:
+        """Whether a header's name holds a key; names come in lower case."""
+        return any(form.lower() in name.lower() for form in self.forms)
+
+    def stream(self) -> StreamMask:
+        return StreamMask(self)
+
+
+class StreamMask:
+    """Masks one text piece by piece: `feed` each, then `end`."""
+
+    def __init__(self, mask: KeyMask) -> None:
+        self._forms, self._pattern = mask.forms, mask.pattern
+        self._held = b""
+
+    def feed(self, piece: bytes) -> bytes:
+        """What may be shown so far."""
+        text, self._held = self._held + piece, b""
+        done: list[bytes] = []
+        position = 0
+        if any(form in text for form in self._forms):
+            while (match := self._pattern.search(text, position)) is not None:
+                if match.end() == len(text) and self._may_go_on(match[0]):
+                    break
+                done += (text[position : match.start()], _mask_for(match[0]))
+                position = match.end()
+        hold = self._start_of_prefix(text, position)
+        self._held = text[hold:]
+        return b"".join((*done, text[position:hold]))
+
+    def end(self) -> bytes:
+        """The rest: no longer key can follow what was held back."""
+        rest, self._held = self._held, b""
+        return self._pattern.sub(lambda match: _mask_for(match[0]), rest) if self._forms else rest
+
+    def _may_go_on(self, key: bytes) -> bool:
+        return any(len(form) > len(key) and form.startswith(key) for form in self._forms)
+
+    def _start_of_prefix(self, text: bytes, position: int) -> int:
+        """Where the longest ending of `text` that begins a key starts; its length if there is none."""
+        starts = [len(text)]
+        for form in self._forms:
+            start = text.find(form[:1], max(position, len(text) - len(form) + 1))
+            while start >= 0 and not form.startswith(text[start:]):
+                start = text.find(form[:1], start + 1)
+            starts += [start] if start >= 0 else []
+        return min(starts)
+
+
+class Decoder:
+    """Undoes a reply's content-encoding. Raises UnknownCoding when made, zlib.error for data that is damaged."""
+
+    def __init__(self, coding: bytes) -> None:
+        if coding.strip().lower() not in _CODINGS:
+            raise UnknownCoding(coding.decode("ascii", "replace"))
+        self._inflating = zlib.decompressobj(wbits=47)  # gzip and zlib, by their first bytes
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """Pieces of at most 64 KiB, however much they were compressed."""
+        while piece:
+            if self._inflating.eof:
+                self._inflating = zlib.decompressobj(wbits=47)
+            if text := self._inflating.decompress(piece, _PIECE):
+                yield text
+            piece = self._inflating.unconsumed_tail or self._inflating.unused_data
+
+
+def _forms(key: str) -> tuple[str, ...]:
+    """A key as it is, in JSON, and in JSON that a text in JSON holds."""
+    once = json.dumps(key)[1:-1]
+    return key, once, json.dumps(once)[1:-1]
+
+
+def _mask_for(key: bytes) -> bytes:
+    return _MASK.ljust(len(key), b"*")
