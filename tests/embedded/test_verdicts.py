@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,12 @@ from pytest_core_rollouts.embedded.harnesses.verdicts import (
     failure_of_exit,
     failure_of_killed_sandbox,
 )
+from pytest_core_rollouts.embedded.model import ModelProxy, ModelSettings
 from pytest_core_rollouts.embedded.model.failures import ModelFailure
+from pytest_core_rollouts.embedded.model_provider import ModelProvider
 from pytest_core_rollouts.embedded.sandbox import Completed
 from pytest_core_rollouts.embedded.sandbox.outputs import collect_outputs
+from tests.embedded.proxies import LABELS
 
 BUSY = ModelFailure("server_overloaded", "The model's server answered 503")
 REFUSED = ModelFailure("invalid_request", "The model's server answered 400")
@@ -43,7 +47,14 @@ def test_how_a_program_ended_says_whose_doing_it_was(
     replied: bool, failure: ModelFailure | None, status: int, oom: bool, code: str, words: str
 ) -> None:
     ended = Ended(status, "no such option", machine_oom=oom)
-    failed = failure_of_exit(replied, failure, "", ended)
+    provider = ModelProvider("responses", "http://127.0.0.1:9", "key")
+    with socket.socket(socket.AF_UNIX) as unused:
+        proxy = ModelProxy(unused, Path("unused"), provider, ModelSettings(), LABELS, replied=replied)
+    if replied and failure is REFUSED:
+        proxy.agents_failure = failure
+    else:
+        proxy.failure = failure
+    failed = failure_of_exit(proxy, "", ended)
     assert failed.code == code
     assert words in str(failed)
     assert (of_turn(code).reward == 0.0) == code.startswith("agent_")

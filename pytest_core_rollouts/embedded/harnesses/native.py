@@ -159,7 +159,7 @@ class EventLines:
 def failed(job: Job, said: str, ended: Ended) -> TurnFailed:
     """Why a program did not do its work."""
     assert job.proxy is not None
-    return failure_of_exit(job.proxy.replied, job.proxy.failure, said, ended)
+    return failure_of_exit(job.proxy, said, ended)
 
 
 def text_of(value: Any) -> str:

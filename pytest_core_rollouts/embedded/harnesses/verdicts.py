@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING
 from .base import TurnFailed
 
 if TYPE_CHECKING:
-    from pytest_core_rollouts.embedded.model.failures import ModelFailure
+    from pytest_core_rollouts.embedded.model import ModelProxy
     from pytest_core_rollouts.embedded.sandbox import Completed
-
-_BY_HAND = frozenset({"invalid_request", "resource_not_found"})
-"""Faults that an agent can have from a healthy model server by a request that it makes by hand."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +34,18 @@ class Ended:
         return self.status - 128 if 128 < self.status <= 192 else None
 
 
-def failure_of_exit(replied: bool, failure: ModelFailure | None, said: str, ended: Ended) -> TurnFailed:
-    """Why a program that asks a model failed. `failure`: of its last call; `said`: what its events say."""
+def failure_of_exit(proxy: ModelProxy, said: str, ended: Ended) -> TurnFailed:
+    """Why a program that asks a model failed; `said`: what its events say. The proxy knows which failures count."""
+    failure = proxy.failure
     how = f"was ended by signal {ended.signal}" if ended.signal else f"ended with status {ended.status}"
     words = said or ended.words[-500:] or "it said nothing"
-    if not replied:
+    if not proxy.replied:
         if failure is not None:
             return TurnFailed(failure.code, failure.message)
         return TurnFailed("internal_error", f"The agent program {how} before the model's first reply: {words}")
-    if failure is not None and failure.code not in _BY_HAND and ended.signal is None:
+    if failure is not None and ended.signal is None:
         return TurnFailed(failure.code, failure.message)
-    if failure is not None:
+    if (failure := failure or proxy.agents_failure) is not None:
         words = f"{words}; its last call of the model failed: {failure.message}"
     message = f"The agent program {how}: {words}"
     if ended.signal is None:
