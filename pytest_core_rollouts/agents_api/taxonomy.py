@@ -19,14 +19,16 @@ class Meaning:
     """What a fault means for its call, its rollout and its run.
 
     `retry`: whether the same call is sent again (`RetryPolicy` says how often). `attempt`: whether a new attempt at
-    the rollout may mend it. `stops`: whether every other rollout would meet it too. `throttles`: whether it asks for
-    fewer rollouts at a time. `status` and `reward` are the record's when no attempt mended it.
+    the rollout may fix it. `stops`: whether every other rollout would meet it too, and `needs_witness`: only if another
+    rollout met it as well. `throttles`: whether it asks for fewer rollouts at a time. `status` and `reward` are the
+    record's if no attempt fixed it.
     """
 
     what: str
     retry: Retry = "never"
     attempt: bool = False
     stops: bool = False
+    needs_witness: bool = False
     throttles: bool = False
     status: Literal["completed", "failed", "cancelled", "timeout", "error"] = "error"
     reward: float | None = None
@@ -91,8 +93,8 @@ TURN: Mapping[str, Meaning] = {
     "agent_exited": Meaning("the agent's program failed after the model had replied", status="failed", reward=0.0),
     "rate_limit_exceeded": Meaning("the model is throttled", attempt=True, throttles=True, status="failed"),
     "server_overloaded": Meaning("the model is overloaded", attempt=True, throttles=True, status="failed"),
-    "authentication_error": Meaning("the model's key is wrong", stops=True, status="failed"),
-    "usage_limit_exceeded": Meaning("the model's plan is used up", stops=True, status="failed"),
+    "authentication_error": Meaning("the model's key is wrong", stops=True, needs_witness=True, status="failed"),
+    "usage_limit_exceeded": Meaning("the model's plan is used up", stops=True, needs_witness=True, status="failed"),
     "invalid_request": Meaning("the model can't be asked like this", status="failed"),
     "resource_not_found": Meaning("there is no such model", status="failed"),
     "executor_version_incompatible": Meaning("the sandbox is too old for the Core", status="failed"),

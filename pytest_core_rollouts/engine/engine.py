@@ -18,6 +18,7 @@ from pytest_core_rollouts.records import RolloutRecord, append, check_writable
 from pytest_core_rollouts.records.masking import Masker
 from pytest_core_rollouts.rollout import Grader, RolloutRunner
 from pytest_core_rollouts.rollout.stopping import Stop
+from pytest_core_rollouts.rollout.witnesses import Witnesses
 from pytest_core_rollouts.tasks import Network, Task
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Engine:
             grade=grade or grade_expected,
             save=self._keep,
             model_keys=self._model_keys,
+            witnesses=Witnesses(self._task_count),
             halted=lambda: self._pool.fatal,
         )
         self._kept: dict[str, RolloutRecord] = {}
@@ -202,6 +204,10 @@ class Engine:
             raise RunEnded(str(stopped)) from None
         if self._pool.fatal is not None:
             self._break(self._pool.fatal)
+
+    def _task_count(self, run_id: str) -> int:
+        run = self._runs.get(run_id)
+        return 0 if run is None else len({rollout.task.id for rollout in run.rollouts})
 
     @property
     def _has_room(self) -> bool:

@@ -32,6 +32,7 @@ from pytest_core_rollouts.rollout.session_request import session_body
 from pytest_core_rollouts.rollout.starting import Creation, go_ahead
 from pytest_core_rollouts.rollout.stopping import Stop, Stopped, end
 from pytest_core_rollouts.rollout.waiting import Fault, TurnWatch
+from pytest_core_rollouts.rollout.witnesses import Witnesses, used_a_tool
 from pytest_core_rollouts.tasks import Task, TaskError
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class RolloutRunner:
     keep_files: KeepFiles | None = None
     limits: Limits = Limits()
     pressure: Pressure = field(default_factory=Pressure)
+    witnesses: Witnesses = field(default_factory=lambda: Witnesses(task_count=lambda run_id: 0))
     halted: Callable[[], str | None] = lambda: None
     """Why no further attempt may start, or None."""
     spoiled: Callable[[int | None], None] = lambda tokens: None
@@ -157,7 +159,7 @@ class _End:
     @classmethod
     def by(cls, meaning: Meaning, error: str, **more: Any) -> _End:
         """As the taxonomy says."""
-        fatal = printable(error, 1000) if meaning.stops else None
+        fatal = printable(error, 1000) if meaning.stops and not meaning.needs_witness else None
         return cls(meaning.status, meaning.reward, error, meaning.attempt, fatal, **more)
 
 
@@ -234,7 +236,7 @@ class _Attempt:
         try:
             return await self._lived()
         except Fault as fault:
-            ending = self._pressed(fault.meaning, str(fault))
+            meaning, ending = fault.meaning, self._pressed(fault.meaning, str(fault))
         except GraderFailed as failure:
             return _End.by(OURS["grader"], str(failure))
         except Stopped:
@@ -249,7 +251,21 @@ class _Attempt:
         except Exception as error:  # noqa: BLE001 - one rollout's oddity must not end the others; it is in its record
             return _End.by(OURS["internal error"], f"internal error: {_located(error)}")
         await self._read_items()
+        witnesses, rollout = self.runner.witnesses, self.progress.rollout
+        if meaning.needs_witness and await self._is_witness() and witnesses.confirm(meaning, rollout):
+            return replace(ending, fatal=printable(str(ending.error), 1000))
         return ending
+
+    async def _is_witness(self) -> bool:
+        """Whether the fault of the model's server can't be the agent's own doing."""
+        items, session_id = self.progress.items, self.progress.session_id
+        if items is None and session_id is not None:
+            self._allow(self.runner.limits.fetch)
+            try:
+                items, _ = await fetch_items(self.client, session_id)
+            except AgentsAPIError:
+                return False
+        return items is not None and not used_a_tool(items)
 
     def _pressed(self, meaning: Meaning, error: str) -> _End:
         """The end by a fault of the Turn or the Session; a throttled Turn slows down what follows."""
@@ -260,6 +276,8 @@ class _Attempt:
         self.progress.session_id = await self._create()
         how = await self._wait()
         self.runner.pressure.fine()
+        if how == "completed":
+            self.runner.witnesses.refute(self.progress.rollout)
         self._allow(self.runner.limits.fetch)
         if how == "timeout":
             await self._read_items()

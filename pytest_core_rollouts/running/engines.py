@@ -11,6 +11,7 @@ from pytest_core_rollouts.reuse.replay import NoCore, Replay, Replayer
 from pytest_core_rollouts.reuse.resume import Resumed, Resumer
 from pytest_core_rollouts.rollout import Outcome, RolloutRunner
 from pytest_core_rollouts.rollout.stopping import Stop
+from pytest_core_rollouts.rollout.witnesses import Witnesses
 from pytest_core_rollouts.running.core_access import LazyClient
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def _running(run: Run) -> Pool[Rollout, LazyClient, Outcome]:
         model_keys=run.settings.model_keys,
         keep_items=run.settings.items != "none",
         pressure=run.pressure,
+        witnesses=Witnesses(lambda run_id: len({task_id for task_id, _, _ in run.selected.values()})),
         halted=lambda: pool.fatal or run.caps.reached(),
         spoiled=run.caps.spend,
     )

@@ -44,7 +44,7 @@ DEPLOYMENTS: list[tuple[str, int, Fault | Script]] = [
     ("no model", 1, refusal(400, "model_provider_required", "a model provider is required")),
     ("harness", 1, refusal(400, "invalid_request_error", "unknown harness", "agent.x_agents_core.harness")),
     ("private host", 1, failed_turn("connection_failed", "no route to infer.internal")),
-    ("model's key", 2, failed_turn("authentication_error", "401 from infer.example")),
+    ("model's key", 1, failed_turn("authentication_error", "401 from infer.example")),
     ("no sandbox", 1, Script(prepare_seconds=0.3, session_failure="no sandbox: the image is missing")),
 ]
 """What each deployment of the page does, in its order, and pytest's exit code."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.agents import KEY, needs_codex
 from tests.integration.conftest import Project, text_of
-from tests.scripted_models import Ask, Reply, Say, ScriptedModel, Shell
+from tests.scripted_models import Ask, Fail, Reply, Say, ScriptedModel, Shell
 
 pytestmark = pytest.mark.usefixtures("no_core")
 
@@ -145,3 +145,26 @@ def test_programs_that_their_own_agent_ends(project: Project, monkeypatch: pytes
     assert skipped in str(found["forge"]["notes"])
     assert f"gate mean>=0.1: passed: {1 / len(commands):.3f} >= 0.1" in text_of(result)
     assert exported_rewards(project) == {**{task: [0.0] for task in tricks}, "honest": [1.0]}
+
+
+@needs_codex
+def test_no_agent_stops_the_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of three have their model refuse the key, after a request that they made by hand; the third goes on."""
+    for name in ("a", "b", "honest"):
+        project.task(name)
+    monkeypatch.setenv("MODEL_API_KEY", KEY)
+    url = "http://127.0.0.1:48080/v1/responses"
+
+    def script(ask: Ask) -> Reply:
+        if "Do honest." in ask.text:
+            return Shell(RIGHT) if ask.step == 0 else Say("Done.")
+        by_hand = f"python3 -c \"import urllib.request as r; r.urlopen('{url}', b'{{}}', 9)\""
+        return Shell(by_hand) if ask.step == 0 and ask.body.get("tools") else Fail(401)
+
+    with ScriptedModel(script) as model:
+        options = ("--core", "embedded", "--harness", "codex", "--model", "m", "--model-base-url", model.url + "/v1")
+        result = project.run_apart("tasks", *options, "--rollout-concurrency", "1")
+    assert result.ret == 1, text_of(result)
+    found = {task: row for (_, task), row in rows(project).items()}
+    assert {task: row["reward"] for task, row in found.items()} == {"a": None, "b": None, "honest": 1.0}
+    assert "authentication_error" in str(found["a"]["error"])
