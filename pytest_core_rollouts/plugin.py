@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts import hookspecs, task_sources
-from pytest_core_rollouts.collecting import unasked
+from pytest_core_rollouts.collecting import task_data, unasked
 from pytest_core_rollouts.options import asked
 from pytest_core_rollouts.options import declared as options
+from pytest_core_rollouts.text import escaped
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -30,7 +31,7 @@ def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
     options.mend_conftest_paths(early_config, parser, args)
-    unasked.refuse_data(early_config)
+    task_data.guard_first_imports(early_config)
     result = yield
     options.add_bare_options(parser, args)
     return result
@@ -46,7 +47,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if asked.are_asked(config):
         from pytest_core_rollouts.running import session
 
-        session.begin(config)
+        try:
+            session.begin(config)
+        except pytest.UsageError as error:
+            raise pytest.UsageError(*map(escaped, error.args)) from None
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -7,9 +7,24 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_core_rollouts.text import escaped, name_problem
+
 PARTS = ("instruction.md", "expected.json", "grader.py", "task.yaml")
 """Any of these makes a folder within a tasks root a task, if perhaps half a one."""
 GRADED_BY = ("expected.json", "grader.py")
+SETTINGS_OF_PYTEST = frozenset(
+    (
+        "conftest.py",
+        "pytest.toml",
+        ".pytest.toml",
+        "pytest.ini",
+        ".pytest.ini",
+        "pyproject.toml",
+        "tox.ini",
+        "setup.cfg",
+    )
+)
+"""What pytest imports or applies wherever it finds it, in every version from 8.3 on."""
 _ESCAPED = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U00[01][0-9a-f]{5})")
 
 
@@ -43,6 +58,21 @@ def find_task(task: str, roots: Sequence[Path], rootpath: Path) -> Path | None:
     """The folder of the task with exactly this id; None if there is no such task."""
     candidates = (base / fs_name(task) for base in (*roots, rootpath))
     return next((path for path in candidates if is_task(path) and task_id(path, roots, rootpath) == task), None)
+
+
+def looks_like_task(path: Path) -> bool:
+    """Whether a folder is a task, or half a one in a folder called tasks; for when no setting names the tasks roots."""
+    in_tasks = any(parent.name == "tasks" for parent in path.parents)
+    return is_task(path) or (in_tasks and any((path / name).is_file() for name in PARTS))
+
+
+def settings_of_pytest(folder: Path) -> list[Path]:
+    """The files at a folder's top that would configure pytest, links too; some file systems ignore the case."""
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - names alone, for thousands of folders
+    except OSError:
+        return []
+    return [folder / name for name in names if name.lower() in SETTINGS_OF_PYTEST]
 
 
 def task_around(path: Path, roots: Sequence[Path]) -> Path | None:
@@ -106,9 +136,9 @@ def fs_name(name: str) -> str:
 
 def safe_name(name: str) -> str:
     """A name of the file system that may go into a node id: lone surrogates, on which pytest's cache and xdist fail,
-    are escaped, and all that is not ASCII with them."""
-    if name.isascii() or not any("\ud800" <= char <= "\udfff" for char in name):
-        return name
+    are escaped, and all that is not ASCII with them. A name that no task can have is escaped for the error about it."""
+    if not any("\ud800" <= char <= "\udfff" for char in name):
+        return name if name_problem(name) is None else escaped(name)
     text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return text.encode("ascii", "backslashreplace").decode()
 

@@ -46,4 +46,4 @@ def name_problem(name: str) -> str | None:
     """Why a task, a file or an agent can't have this name; None if it can."""
     if (found := _REFUSED.search(name)) is None:
         return None
-    return f"U+{ord(found[0]):04X}, a control or bidi character, is not allowed in a name; rename it"
+    return f"the character U+{ord(found[0]):04X} is not allowed in a name; rename it"

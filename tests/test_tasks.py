@@ -286,8 +286,14 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a socket": (_socket, "files/s: is a socket; only files can be sent; remove it"),
     "a name that is not UTF-8": (_named(b"caf\xe9"), "files: the name b'caf\\xe9' in it is not UTF-8; rename it"),
     "a backslash": (_named(b"a\\b"), "files/'a\\\\b': a backslash is not allowed in a name; rename it"),
-    "a line feed": (_named(b"a\nb"), "files/'a\\nb': control characters are not allowed in a name; rename it"),
-    "a control character": (_named("a\u0085".encode()), "files/'a\\x85': control characters are not allowed in a name"),
+    "a line feed": (
+        _named(b"a\nb"),
+        "files/'a\\nb': the character U+000A is not allowed in a name; rename it",
+    ),
+    "a control character": (
+        _named("a\u0085".encode()),
+        "files/'a\\x85': the character U+0085 is not allowed in a name",
+    ),
     "an answer": (
         lambda files: put(files, {"outputs/answer.json": b"{}"}),
         "files/'outputs/answer.json': the agent's answer goes to outputs/answer.json, so it can't be there",
@@ -608,7 +614,7 @@ def test_a_task_made_in_code_is_put_into_shape() -> None:
     ("change", "message"),
     [
         ({"id": ""}, "task '': id: the text is blank"),
-        ({"id": "a\nb"}, "task 'a\\nb': id: a control character is not allowed"),
+        ({"id": "a\nb"}, "task 'a\\nb': id: the character U+000A is not allowed in a name"),
         ({"id": "a\udcff"}, "task 'a\\udcff': id: the text holds a lone surrogate"),
         ({"instruction": " "}, "task 't': instruction: the text is blank"),
         ({"instruction": "é" * 300_000}, "task 't': instruction: 600,000 bytes; a Session takes 524,288 at most"),
@@ -622,7 +628,10 @@ def test_a_task_made_in_code_is_put_into_shape() -> None:
         ({"files": [InputFile.of("../a", b"")]}, "task 't': files: '../a': the path must be relative"),
         ({"files": [InputFile.of("a//b", b"")]}, "task 't': files: 'a//b': the path must be relative"),
         ({"files": [InputFile.of("", b"")]}, "task 't': files: '': the path must be relative"),
-        ({"files": [InputFile.of("a\ud835", b"")]}, "task 't': files: 'a\\ud835': control characters are not allowed"),
+        (
+            {"files": [InputFile.of("a\ud835", b"")]},
+            "task 't': files: 'a\\ud835': the character U+D835 is not allowed",
+        ),
         (
             {"files": [InputFile.of("outputs/answer.json", b"")]},
             "task 't': files: 'outputs/answer.json': the agent's answer",

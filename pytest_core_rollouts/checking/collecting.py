@@ -13,9 +13,10 @@ import pytest
 
 from pytest_core_rollouts.checking.checks import Finding
 from pytest_core_rollouts.collecting.collect import RolloutItem
+from pytest_core_rollouts.collecting.task_data import refusal, refused_key
 from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.matrix import Agent, Rollout
-from pytest_core_rollouts.task_folders import utf8_name
+from pytest_core_rollouts.task_folders import looks_like_task, settings_of_pytest, utf8_name
 from pytest_core_rollouts.tasks import Network, Task
 from pytest_core_rollouts.tasks.own_graders import as_grade
 
@@ -29,6 +30,29 @@ class Collected:
     unusable: str | None = None
     rootpath: Path = field(default_factory=Path.cwd)
     env_listed: bool = False
+    config: pytest.Config | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_load_initial_conftests(self, early_config: pytest.Config) -> None:
+        self.config = early_config
+
+    def find_settings_above(self, paths: Sequence[Path]) -> bool:
+        """Whether a named path is, or lies in, a task folder with settings of pytest; each is a fault."""
+        folders = [folder for path in paths for folder in (path, *path.parents) if looks_like_task(folder)]
+        return self._refuse([file for folder in folders for file in settings_of_pytest(folder)])
+
+    def find_refused(self) -> bool:
+        """Whether the run of pytest was refused for settings of pytest in task folders; each is a fault."""
+        if self.config is None:
+            return False
+        files = self.config.stash.get(refused_key, None)
+        return self._refuse(files or [])
+
+    def _refuse(self, files: Sequence[Path]) -> bool:
+        for file in dict.fromkeys(files):
+            message = refusal(file).partition(": ")[2]
+            self.faults.append(Finding("load", file.parent.name, message, file))
+        return bool(files)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -61,11 +85,15 @@ def collect_tasks(wanted: Sequence[str]) -> Collected:
     paths = [name for name in wanted if Path(name).exists()]
     ids = [utf8_name(name) for name in wanted if name not in paths]
     collected = Collected()
+    if collected.find_settings_above([Path(path).absolute() for path in paths] or [Path.cwd()]):
+        return collected  # pytest would apply them before our plugin could refuse
     arguments = ["--collect-only", "-o", "addopts=", "-p", "no:cacheprovider", "--rollout-harness", "default"]
     arguments += ["--rollout-samples", "1", *(paths if not ids else ())]
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         code = pytest.main(arguments, plugins=[collected])
+    if collected.find_refused():
+        return collected
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.INTERRUPTED):
         collected.unusable = said.getvalue().strip().removeprefix("ERROR: ") or f"pytest ended with {code!s}"
         return collected

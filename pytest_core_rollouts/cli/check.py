@@ -13,6 +13,7 @@ from pytest_core_rollouts.checking import Finding, Soundness, silenced
 from pytest_core_rollouts.checking import runs as check_runs
 from pytest_core_rollouts.tasks import Task
 from pytest_core_rollouts.tasks.findings import FINDINGS
+from pytest_core_rollouts.text import escaped, one_line
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.checking.collecting import Collected
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     collected = collect_tasks(arguments.tasks)
     if collected.unusable is not None:
-        print(f"ERROR: {collected.unusable}", file=sys.stderr)
+        print("\n".join(map(escaped, f"ERROR: {collected.unusable}".split("\n"))), file=sys.stderr)
         return UNUSABLE
     notes: list[str] = []
     try:
@@ -111,7 +112,7 @@ def _embedded(collected: Collected, core: str | None, tasks: Sequence[Task], not
 def _text(finding: Finding) -> str:
     place = f"{_relative(finding.path)}:{finding.line}" if finding.path is not None else finding.task_id
     kind = "warning" if finding.is_warning else "error"
-    return f"{place}: {kind}: {_line(finding.message)} [{finding.code}]"
+    return f"{one_line(place)}: {kind}: {one_line(finding.message)} [{finding.code}]"
 
 
 def _github(finding: Finding) -> str:
@@ -123,15 +124,11 @@ def _github(finding: Finding) -> str:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return "%0A".join(escaped(line) for line in text.replace("%", "%25").splitlines())
 
 
 def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _relative(path: Path) -> str:

@@ -11,20 +11,28 @@ from typing import Any, TypeVar
 import pytest
 
 from pytest_core_rollouts.collecting.explain import explain_fault, explain_wrong
+from pytest_core_rollouts.collecting.task_data import RefusedFolder, problem_of_folder
 from pytest_core_rollouts.collecting.unasked import is_kept
 from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.options.settings import Settings, settings_key
 from pytest_core_rollouts.rollout import Outcome
-from pytest_core_rollouts.task_folders import is_task_folder, leads_back, safe_name, task_id
+from pytest_core_rollouts.task_folders import (
+    is_task_folder,
+    leads_back,
+    root_of,
+    safe_name,
+    settings_of_pytest,
+    task_id,
+)
 from pytest_core_rollouts.tasks import Task, TaskError, load_task
 from pytest_core_rollouts.tasks.findings import UNFINISHED
-from pytest_core_rollouts.text import printable
+from pytest_core_rollouts.text import name_problem, one_line, printable
 
 ids_key = pytest.StashKey[dict[str, Path]]()
 tags_key = pytest.StashKey[set[str]]()
 UNFIT = ("[", "::", "\\")
 """In the path of a task they would keep pytest from selecting it, and `--lf` from running it again."""
-CollectorT = TypeVar("CollectorT", "TaskDirectory", "TaskFile")
+CollectorT = TypeVar("CollectorT", "TaskDirectory", "TaskFile", RefusedFolder)
 run_key = pytest.StashKey["ResultSource"]()
 
 
@@ -64,11 +72,14 @@ def ignore(path: Path, config: pytest.Config) -> bool | None:
     return None
 
 
-def directory(path: Path, parent: pytest.Collector) -> TaskDirectory | None:
-    """A collector for a task folder, None for any other."""
-    if is_task_folder(path, parent.config.stash[settings_key].roots):
-        return from_parent(TaskDirectory, parent, path)
-    return None
+def directory(path: Path, parent: pytest.Collector) -> TaskDirectory | RefusedFolder | None:
+    """A collector for a task folder, and for a folder on the way to tasks that is an error; None for any other."""
+    roots = parent.config.stash[settings_key].roots
+    is_task = is_task_folder(path, roots)
+    named_badly = (is_task or root_of(path, roots) is not None) and problem_of_folder(path) is not None
+    if named_badly or (is_task and settings_of_pytest(path)):
+        return from_parent(RefusedFolder, parent, path)
+    return from_parent(TaskDirectory, parent, path) if is_task else None
 
 
 def warn(text: str) -> None:
@@ -140,6 +151,8 @@ class TaskFile(TaskCollector):
         settings = self.config.stash[settings_key]
         folder = self.path.parent
         name = task_id(folder, settings.roots, self.config.rootpath)
+        if (problem := name_problem(name)) is not None:
+            raise self.error(f"{folder}: {problem}")
         if settings.tasks and name not in settings.tasks:
             return
         path = os.path.relpath(folder, self.config.rootpath)
@@ -175,9 +188,9 @@ class RolloutItem(pytest.Item):
         if self.config.pluginmanager.hasplugin("timeout"):  # pytest-timeout: a rollout has a limit of its own
             self.add_marker(pytest.mark.timeout(0))
         if (reason := self._skip_reason()) is not None:
-            self.add_marker(pytest.mark.skip(reason=reason))
+            self.add_marker(pytest.mark.skip(reason=one_line(reason)))
         if (xfail := task.xfail) is not None and xfail.applies_to(agent.harness, agent.model, agent.name):
-            self.add_marker(expected_to_fail(xfail.reason))
+            self.add_marker(expected_to_fail(one_line(xfail.reason)))
 
     @property
     def settings(self) -> Settings:

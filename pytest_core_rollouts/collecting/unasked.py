@@ -9,26 +9,10 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts import task_sources
+from pytest_core_rollouts.collecting.task_data import RefusedFolder
 from pytest_core_rollouts.kept_folders import is_kept_folder, kept_folder_around
 from pytest_core_rollouts.options.asked import roots_of
-from pytest_core_rollouts.task_folders import count_tasks, is_task_folder, task_around
-
-
-def refuse_data(config: pytest.Config) -> None:
-    """What lies in a task folder or among kept files is data: it must never be imported or run here.
-
-    This comes before pytest imports the conftest.py of a path that it is given.
-    """
-    here = config.invocation_params.dir
-    roots = roots_of(config)
-    for argument in config.known_args_namespace.file_or_dir or ["."]:
-        path = Path(os.path.normpath(here / argument.split("::")[0]))
-        if (folder := kept_folder_around(path)) is not None:
-            raise pytest.UsageError(
-                f"{path} lies in {folder}, which holds what agents left, where nothing is a test; name another path"
-            )
-        if (folder := task_around(path, roots)) is not None:
-            raise pytest.UsageError(f"{path} lies in a task folder, where nothing is a test; name the folder: {folder}")
+from pytest_core_rollouts.task_folders import count_tasks, is_task_folder, settings_of_pytest
 
 
 def header(config: pytest.Config) -> str | None:
@@ -62,7 +46,10 @@ def is_kept(path: Path) -> bool:
 
 def directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """A task folder that is collected all the same, since a setting of pytest names it, holds no tests."""
-    return LeftAlone.from_parent(parent, path=path) if is_task_folder(path, roots_of(parent.config)) else None
+    if not is_task_folder(path, roots_of(parent.config)):
+        return None
+    kind = RefusedFolder if settings_of_pytest(path) else LeftAlone
+    return kind.from_parent(parent, path=path)
 
 
 class LeftAlone(pytest.Directory):

@@ -27,6 +27,7 @@ from pytest_core_rollouts.strict_yaml import (
     text,
 )
 from pytest_core_rollouts.task_folders import utf8_name
+from pytest_core_rollouts.text import name_problem
 
 
 class AgentError(Exception):
@@ -40,9 +41,18 @@ def load_agent(path: Path) -> Agent:
     except OSError as error:
         raise AgentError(f"{path}: can't be read: {error.strerror}; give the path of an agent file") from None
     try:
-        return Agent(**{"name": utf8_name(path.stem), **load_yaml(path, content).checked(_RULES)})
+        agent = Agent(**{"name": utf8_name(path.stem), **load_yaml(path, content).checked(_RULES)})
     except YamlError as error:
         raise AgentError(str(error)) from None
+    if (problem := name_problem(str(agent.name))) is not None:
+        raise AgentError(f"{path}: {problem}, or say `name` in it")
+    return agent
+
+
+def _name(value: Any) -> str:
+    if (problem := name_problem(text(value))) is not None:
+        raise Invalid(problem)
+    return str(value)
 
 
 def _one_of(known: Iterable[str]) -> Rule:
@@ -86,9 +96,9 @@ def _mappings(value: Any) -> tuple[dict[str, Any], ...]:
 
 
 _RULES: Final[Mapping[str, Rule]] = {
-    "name": text,
+    "name": _name,
     "harness": _one_of(HARNESS_PROTOCOLS),
-    "model": text,
+    "model": _name,
     "protocol": _one_of(PROTOCOLS),
     "base_url": _base_url,
     "api_key_env": _api_key_env,

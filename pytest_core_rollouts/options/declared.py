@@ -193,7 +193,7 @@ def mend_conftest_paths(config: pytest.Config, parser: pytest.Parser, args: Sequ
     bare = BY_BARE.keys() & set(_unknown(parser, args))
     values = {value for flag, value in pairwise(args) if flag in bare}
     if values and values.issuperset(paths):
-        paths += _default_paths(config)
+        paths += default_paths(config)
 
 
 def _unknown(parser: pytest.Parser, args: Sequence[str]) -> list[str]:
@@ -203,7 +203,7 @@ def _unknown(parser: pytest.Parser, args: Sequence[str]) -> list[str]:
         return []  # pytest will say the same about these arguments
 
 
-def _default_paths(config: pytest.Config) -> list[str]:
+def default_paths(config: pytest.Config) -> list[str]:
     """Where pytest collects when no path is given."""
     here = config.invocation_params.dir
     if here == config.rootpath:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts import task_sources
+from pytest_core_rollouts.collecting import task_data
 from pytest_core_rollouts.collecting.collect import RolloutFault, RolloutItem, run_key
 from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
 from pytest_core_rollouts.collecting.unasked import shown
@@ -32,6 +33,8 @@ def begin(config: pytest.Config) -> None:
     config.stash[settings_key] = settings = read_settings(config)
     if settings.aimed and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = existing_roots(settings, task_sources.files(config))
+    if not hasattr(config, "workerinput"):  # the controller has looked
+        task_data.refuse_collected(config)
     if any(config.getoption(name, False) for name in DRY):
         return
     config.stash[run_key] = run = Run(config, settings)

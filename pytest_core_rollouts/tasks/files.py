@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from pytest_core_rollouts.text import escaped, name_problem
+
 COUNT_LIMIT: Final = 50
 FILE_LIMIT: Final = 5 * 1024 * 1024
 TOTAL_LIMIT: Final = 10 * 1024 * 1024
@@ -29,7 +31,7 @@ class TaskError(Exception):
     """A task that can't be used. `str()` names the file (key and line too, where there are any) and says what to do."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message.encode("utf-8", "backslashreplace").decode("utf-8"))  # paths may hold any bytes
+        super().__init__(escaped(message))  # paths may hold any bytes
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,13 @@ def read_input_files(folder: Path) -> tuple[tuple[InputFile, ...], tuple[str, ..
     return tuple(files), tuple(warnings)
 
 
+def input_path_problem(path: str) -> str | None:
+    """Why a task's file can't be sent under this path, relative to /workspace; None if it can."""
+    return name_problem(path) or path_problem(path)
+
+
 def path_problem(path: str) -> str | None:
-    """Why a file can't be sent under this path, relative to /workspace; None if it can."""
+    """Why a file can't have this path, relative to /workspace; None if it can. Agents may use bidi marks in names."""
     if any(part in ("", ".", "..") for part in path.split("/")):
         return "the path must be relative, without empty, `.` or `..` components"
     if "\\" in path:
@@ -177,7 +184,7 @@ def _walk(root: Path) -> tuple[list[_Found], list[str]]:
                 pending.append((entry.path, f"{path}/"))
             elif not stat.S_ISREG(status.st_mode):
                 raise TaskError(f"{root / path}: is {kind(status.st_mode)}; {remedy(status.st_mode)}")
-            elif problem := path_problem(path):
+            elif problem := input_path_problem(path):
                 raise TaskError(f"{root}/{path!r}: {problem}")
             else:
                 executable = bool(status.st_mode & stat.S_IXUSR)

@@ -32,7 +32,7 @@ from pytest_core_rollouts.tasks.files import (
     kind,
     listed,
     mib,
-    path_problem,
+    input_path_problem,
     read_file,
     remedy,
     some_of,
@@ -143,7 +143,7 @@ def _walk(root: Path) -> Iterator[Entry]:
 
 
 def _check_path(root: Path, path: str, *, is_folder: bool = False) -> None:
-    if (problem := path_problem(path)) and not (is_folder and path == "outputs"):
+    if (problem := input_path_problem(path)) and not (is_folder and path == "outputs"):
         raise TaskError(f"{root}/{path!r}: {problem}")
 
 

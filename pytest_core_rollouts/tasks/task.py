@@ -46,7 +46,7 @@ from pytest_core_rollouts.tasks.files import (
     InputFile,
     TaskError,
     exists,
-    path_problem,
+    input_path_problem,
     read_file,
     read_input_files,
     read_text,
@@ -56,6 +56,7 @@ from pytest_core_rollouts.tasks.own_graders import OwnGrader, load_grader
 from pytest_core_rollouts.tasks.packing import UNPACK, Pack
 from pytest_core_rollouts.tasks.task_settings import FromEnv, Network, Outputs, Xfail
 from pytest_core_rollouts.tasks.task_yaml import RULES, check_grading, read_settings
+from pytest_core_rollouts.text import name_problem
 
 __all__ = [
     "INSTRUCTION_LIMIT",
@@ -242,8 +243,8 @@ def _digest(value: Any) -> str:
 
 
 def _id(value: Any) -> str:
-    if any(ord(character) < 32 for character in text(value)):
-        raise Invalid("a control character is not allowed")
+    if (problem := name_problem(text(value))) is not None:
+        raise Invalid(problem)
     return str(value)
 
 
@@ -268,7 +269,7 @@ def _files(value: Any) -> tuple[InputFile, ...]:
     for file in value:
         if not isinstance(file, InputFile):
             raise Invalid(f"an InputFile is due, not {file!r}; make one with InputFile.of(path, content)")
-        if problem := path_problem(file.path):
+        if problem := input_path_problem(file.path):
             raise Invalid(f"{file.path!r}: {problem}")
         if file.path in files:
             raise Invalid(f"{file.path!r} is there twice; remove one")
