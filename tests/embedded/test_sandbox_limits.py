@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import threading
 import uuid
 
 import pytest
 
-from pytest_core_rollouts.embedded.sandbox import Isolation, Limits, Sandbox
+from pytest_core_rollouts.embedded.sandbox import Isolation, Limits, Sandbox, watch
+from pytest_core_rollouts.embedded.sandbox.namespaces import NamespaceHelper
 
 from .sandboxes import folders, new_sandbox, processes_with, run, text
 
 MIB = 1 << 20
+SMALL = Limits(memory=256 * MIB)
+MEMORY_EXCESS = re.compile(r"memory: \d+ bytes used, \d+ allowed")
 
 
 def test_a_file_may_not_outgrow_its_limit(sandbox: Sandbox) -> None:
@@ -27,7 +32,7 @@ def test_memory_of_one_process_is_bounded(sandbox: Sandbox) -> None:
 def test_memory_of_many_processes_is_bounded(sandbox: Sandbox) -> None:
     script = "for i in 1 2 3 4; do python3 -c 'import time; x = b\"x\" * (60 << 20); time.sleep(100)' & done; wait"
     done = run(sandbox, script, limits=Limits(memory=150 * MIB))
-    assert done.killed == f"memory: more than {150 * MIB} bytes used"
+    assert MEMORY_EXCESS.fullmatch(done.killed or "")
     assert (done.limit_exceeded, done.timed_out, done.machine_oom) == (True, False, False)
 
 
@@ -80,7 +85,9 @@ def test_limits_on_processes_hold_for_each_sandbox_alone(isolation: Isolation) -
 )
 def test_the_disk_is_watched(sandbox: Sandbox, script: str) -> None:
     done = run(sandbox, script, limits=Limits(disk=64 * MIB))
-    assert done.killed == f"disk: more than {64 * MIB} bytes used"
+    used = re.fullmatch(rf"disk: at least (\d+) bytes used, {64 * MIB} allowed", done.killed or "")
+    assert used is not None
+    assert int(used[1]) > 64 * MIB
 
 
 def test_sparse_files_count_by_what_they_use(sandbox: Sandbox) -> None:
@@ -91,7 +98,8 @@ def test_sparse_files_count_by_what_they_use(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize("place", ["/workspace", "/tmp", "/home/agent"])
 def test_numbers_of_files_are_bounded(sandbox: Sandbox, place: str) -> None:
     script = f"cd {place} && mkdir d && cd d && seq 20000 | xargs touch; sleep 100"
-    assert run(sandbox, script, limits=Limits(entries=10_000)).killed == "disk: more than 10000 files and folders"
+    done = run(sandbox, script, limits=Limits(entries=10_000))
+    assert re.fullmatch(r"disk: at least \d+ files and folders, 10000 allowed", done.killed or "")
 
 
 def test_an_abyss_of_folders_is_noticed_and_removed(isolation: Isolation) -> None:
@@ -104,3 +112,133 @@ def test_an_abyss_of_folders_is_noticed_and_removed(isolation: Isolation) -> Non
 def test_temporary_folders_have_a_size(sandbox: Sandbox) -> None:
     done = run(sandbox, "for d in /tmp /dev/shm; do head -c 1G /dev/zero > $d/x; stat -c %s $d/x; done")
     assert [int(line) for line in text(done).splitlines() if line.isdigit()] == [256 * MIB, 64 * MIB]
+
+
+FILL_SOCKETS = """
+import os, socket
+keep = []
+for _ in range(5): os.fork()
+for _ in range(400):
+    a, b = socket.socketpair(); a.setblocking(False); keep += [a, b]
+    try:
+        while True: a.send(bytes(65536))
+    except BlockingIOError: pass
+"""
+INOTIFY = """if True:
+    import ctypes, os, time
+    if os.fork():
+        os.wait()
+    libc = ctypes.CDLL(None)
+    print(sum(libc.inotify_init() >= 0 for _ in range(100)), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(
+            "import mmap; m = mmap.mmap(-1, 400 << 20)\nfor at in range(0, len(m), 4096): m[at] = 1",
+            id="shared mapping",
+        ),
+        pytest.param(
+            "import mmap; m = mmap.mmap(-1, 400 << 20)\n"
+            "for at in range(0, len(m), 4096):\n"
+            "    m[at] = 1\n"
+            "    if at % (16 << 20) == 0: m.madvise(mmap.MADV_DONTNEED)",
+            id="shared mapping, pages given back by the process",
+        ),
+        pytest.param(
+            "import os; fd = os.memfd_create('x'); [os.write(fd, bytes(MIB)) for _ in range(400)]", id="memfd"
+        ),
+        pytest.param(
+            "import os, socket; a, b = socket.socketpair()\n"
+            "for _ in range(4):\n"
+            "    fd = os.memfd_create('x'); [os.write(fd, bytes(MIB)) for _ in range(100)]\n"
+            "    socket.send_fds(a, [b'x'], [fd]); os.close(fd)",
+            id="memfds in flight",
+        ),
+        pytest.param(
+            "import ctypes; c = ctypes.CDLL(None); c.shmat.restype = ctypes.c_void_p\n"
+            "for _ in range(4):\n"
+            "    p = c.shmat(c.shmget(0, 100 * MIB, 0o1600), None, 0)\n"
+            "    ctypes.memset(p, 1, 100 * MIB); c.shmdt(ctypes.c_void_p(p))",
+            id="System V, detached",
+        ),
+        pytest.param(FILL_SOCKETS, id="socket buffers"),
+        pytest.param(
+            "import os\n"
+            "keep = []\n"
+            "for _ in range(7): os.fork()\n"
+            "for _ in range(500):\n"
+            "    r, w = os.pipe(); os.set_blocking(w, False); keep.append(r)\n"
+            "    try:\n"
+            "        while True: os.write(w, bytes(65536))\n"
+            "    except BlockingIOError: pass",
+            id="pipes",
+        ),
+        pytest.param(
+            "open('/dev/shm/x', 'wb').write(bytes(60 * MIB)); keep = bytearray(b'x') * (220 * MIB)", id="tmpfs"
+        ),
+        pytest.param(
+            "import ctypes; c = ctypes.CDLL(None)\n"
+            "while c.semget(0, 1000, 0o1600) >= 0: pass\n"
+            "keep = bytearray(b'x') * (400 * MIB)",
+            id="semaphores are bounded, memory is counted",
+        ),
+    ],
+)
+def test_memory_counts_wherever_it_hides(sandbox: Sandbox, script: str) -> None:
+    script = f"import time; MIB = 1 << 20\n{script}\nkeep_all = dict(globals()); time.sleep(100)"
+    done = asyncio.run(sandbox.run(["python3", "-c", script], env={}, limits=SMALL, timeout=30))
+    assert MEMORY_EXCESS.fullmatch(done.killed or ""), (done.killed, text(done)[-500:])
+    assert done.limit_exceeded
+
+
+def test_pages_that_processes_share_count_once(sandbox: Sandbox) -> None:
+    script = """if True:
+        import mmap, os, time
+        own, shared = bytearray(b"x") * (80 << 20), mmap.mmap(-1, 40 << 20)
+        shared.write(bytes(40 << 20))
+        memfd = os.memfd_create("x")
+        os.write(memfd, bytes(10 << 20))
+        for _ in range(3):
+            os.fork()
+        sum(shared[::4096])
+        time.sleep(2)
+    """
+    done = asyncio.run(sandbox.run(["python3", "-c", script], env={}, limits=SMALL, timeout=30))
+    assert (done.killed, done.returncode) == (None, 0)
+
+
+def test_memory_is_checked_while_files_are_counted(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = threading.Event()
+
+    def count_for_long(*_: object, **__: object) -> None:
+        counted.wait(30)
+
+    monkeypatch.setattr(watch, "disk_excess", count_for_long)
+    try:
+        done = run(sandbox, "python3 -c 'import time; x = b\"x\" * (400 << 20); time.sleep(100)'", limits=SMALL)
+    finally:
+        counted.set()
+    assert MEMORY_EXCESS.fullmatch(done.killed or "")
+
+
+def test_inotify_instances_are_bounded(sandbox: Sandbox) -> None:
+    done = asyncio.run(sandbox.run(["python3", "-c", INOTIFY], env={}, timeout=30))
+    assert (text(done), done.killed) == ("8\n8\n", None)
+
+
+def test_where_namespaces_cannot_be_entered_the_watcher_counts(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(NamespaceHelper, "_exchange", refuse)
+    argv = ["python3", "-c", INOTIFY + "    time.sleep(100)"]
+    done = asyncio.run(sandbox.run(argv, env={}, timeout=30))
+    assert (done.killed, done.limit_exceeded) == ("inotify: 100 instances, 8 allowed", True)
+    argv = ["python3", "-c", FILL_SOCKETS + "import time; time.sleep(100)"]
+    done = asyncio.run(sandbox.run(argv, env={}, timeout=30, limits=SMALL))
+    assert MEMORY_EXCESS.fullmatch(done.killed or "")

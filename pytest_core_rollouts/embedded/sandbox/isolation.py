@@ -24,6 +24,7 @@ from pathlib import Path
 from .files import remove_tree
 from .guard import Guard
 from .limits import MIB, Limits
+from .namespaces import NamespaceHelper
 from .programs import Programs, ProgramsHidden, find_programs, is_reachable, share
 from .remedies import remedy
 from .seccomp import filter_program
@@ -81,7 +82,8 @@ class Isolation:
         self._tools = tools
         # A sandbox dies with the thread that started it (PR_SET_PDEATHSIG), so these threads live as long as we do.
         self.spawner = ThreadPoolExecutor(SPAWNERS, thread_name_prefix="sandbox-spawner")
-        self.watcher = Watcher()
+        self.namespaces = NamespaceHelper()
+        self.watcher = Watcher(self.namespaces)
         setpriv = [tools["setpriv"], f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
         self.drop = setpriv if self.drops_uid else []  # before a command, to run it under `uid`
         self.token = f"sandbox-{secrets.token_hex(8)}"  # on the command line of every sandbox
@@ -248,6 +250,7 @@ class Isolation:
         """Let go of threads and files; sandboxes that still run end with the threads."""
         self.watcher.close()
         self.spawner.shutdown()
+        self.namespaces.close()
         self._guard.close()
         self._cleanup()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from dataclasses import dataclass
 
+KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 
@@ -13,19 +14,22 @@ GIB = 1 << 30
 class Limits:
     """Bounds for one run. The kernel keeps the first group, process by process; a watcher kills over the second.
 
-    Bytes and seconds. `processes` counts the threads of the whole sandbox. cgroups would bound memory exactly, but
-    they can be written to on few machines and are not used.
+    Bytes and seconds. `processes` counts the threads of the whole sandbox. Where a cgroup was given to us, the kernel
+    keeps `memory` and `processes` in it as well.
     """
 
     address_space: int = 16 * GIB
     file_size: int = 1 * GIB
     cpu_s: int = 3600
     processes: int = 512
-    open_files: int = 1024
+    open_files: int = 1024  # of one process
+    inotify_instances: int = 8  # of the whole sandbox: all processes of a user have 128 on most machines
 
     disk: int = 1 * GIB  # home and workspace together, by allocated blocks, deleted files still open included
     entries: int = 200_000  # files and folders in home and workspace
-    memory: int = 4 * GIB  # of all processes together
+    memory: int = 4 * GIB  # of all processes together: own, shared, and the kernel's for sockets, pipes and files
+    descriptors: int = 65_536  # of all processes together
+    mappings: int = 500_000  # of all processes together; both bound the kernel's memory and the time to count it
 
     def prlimit_options(self, *, count_processes: bool) -> list[str]:
         """`prlimit` options; never above this process's own hard limits, which could not be raised."""
@@ -39,6 +43,15 @@ class Limits:
         if count_processes:
             limits["nproc"] = (resource.RLIMIT_NPROC, self.processes)
         return [f"--{name}={_clip(kind, value)}" for name, (kind, value) in limits.items()]
+
+    def sysctls(self) -> dict[str, str]:
+        """What the kernel bounds for each user or IPC namespace by itself; see `NamespaceHelper.bound`."""
+        return {
+            "kernel/sem": "1000 32000 500 128",  # sets of at most 1000 semaphores, 32,000 in all
+            "kernel/msgmni": "64",
+            "user/max_inotify_instances": str(self.inotify_instances),
+            "user/max_user_namespaces": "0",
+        }
 
 
 def _clip(kind: int, value: int) -> int:

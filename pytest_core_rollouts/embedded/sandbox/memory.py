@@ -1,9 +1,100 @@
-"""What a sandbox's memory is, and what the kernel did when the machine had none left."""
+"""How much memory a sandbox uses: its processes', and what the kernel keeps for them.
+
+A look is cheap at first, and never too low. If the whole machine uses no more than a sandbox may, the sandbox does not.
+Then all growth of the machine's shared memory, page tables and kernel objects is taken for the sandbox's. Only if that
+passes the bound, too, is it counted what is really the sandbox's.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
 import re
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from .limits import KIB, MIB, Limits
+from .namespaces import NamespaceHelper
+from .proc import open_files, sandbox_processes
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TMPFS = ("tmp", "dev/shm")
+_FILE_BYTES = 10 * KIB  # of an open file: the kernel's own, and the two pages that every pipe may fill
+_PIPES_BYTES = 64 * MIB  # what all of a user's pipes may hold beyond that (fs.pipe-user-pages-soft)
+_MAPPING_BYTES = 256
+_SHARES_BUDGET_S = 0.5
+_FLIGHT_S = 0.02
+_OTHER_SOCKETS = 1  # the one that asks for the list
+_GROWING = ("Shmem", "PageTables", "SUnreclaim", "VmallocUsed")
+
+
+@dataclass
+class Machine:
+    """The machine's memory now, and the least of what may be a sandbox's since the first of those that run now."""
+
+    available: int = 0
+    in_use: int = 0
+    _now: Mapping[str, int] = field(default_factory=dict)
+    _least: dict[str, int] = field(default_factory=dict)
+
+    def refresh(self) -> None:
+        found = {name: int(kb) * KIB for name, kb in re.findall(r"(\w+): +(\d+) kB", _read("/proc/meminfo"))}
+        swap = found.get("SwapTotal", 0) - found.get("SwapFree", 0)
+        self.available = found.get("MemAvailable", 0)
+        self.in_use = found.get("MemTotal", 0) - self.available + swap
+        self._now = {**{name: found.get(name, 0) for name in _GROWING}, "swap": swap}
+        for name, size in self._now.items():
+            self._least[name] = min(size, self._least.get(name, size))
+
+    def reset(self) -> None:
+        self._least.clear()
+
+    @property
+    def growth(self) -> int:
+        return sum(size - self._least[name] for name, size in self._now.items())
+
+
+def memory_excess(init: int, limits: Limits, machine: Machine, helper: NamespaceHelper) -> str | None:
+    """Which bound of memory the sandbox is over, as a part of a sentence; None if it keeps them all."""
+    if machine.in_use <= limits.memory:
+        return None
+    processes = sandbox_processes(init)
+    descriptors = sum(_descriptors(process) for process in processes)
+    if descriptors > limits.descriptors:
+        return f"open files: {descriptors} in all processes, {limits.descriptors} allowed"
+    at_most = sum(_anonymous(process) for process in processes) + descriptors * _FILE_BYTES + _PIPES_BYTES
+    at_most += machine.growth + _temporary_files(init) + _sockets_used(init) * _socket_bytes_at_most()
+    if at_most <= limits.memory:
+        return None
+    counted = helper.count(init)
+    shared = _Shared(ignore_sysv=counted is not None)
+    for process in processes:
+        shared.add(process)
+        if shared.mappings > limits.mappings:
+            return f"mappings: {shared.mappings} in all processes, {limits.mappings} allowed"
+    used = shared.total(limits.file_size) + _own(processes) + _temporary_files(init) + _kernel_bytes(init, counted)
+    return f"memory: {used} bytes used, {limits.memory} allowed" if used > limits.memory else None
+
+
+def _own(processes: list[int]) -> int:
+    """Pages and page tables of the processes; a page that several share after a fork counts once."""
+    deadline = time.monotonic() + _SHARES_BUDGET_S
+    pages = sum(_share(process) if time.monotonic() < deadline else _anonymous(process) for process in processes)
+    return pages + sum(_page_tables(process) for process in processes)
+
+
+def _kernel_bytes(init: int, counted: Mapping[str, int] | None) -> int:
+    """System V memory and sockets' buffers."""
+    used = _sockets_used(init)
+    if counted is None:
+        return used * _socket_bytes_at_most()
+    # A closed socket is in no list while what it sent is unread, and what it sent may have filled its buffer.
+    closed = max(0, used - counted["sockets"] - _OTHER_SOCKETS)
+    return counted["sysv_bytes"] + counted["socket_bytes"] + closed * _buffer_bytes_at_most("w")
 
 
 def machine_oom_kills() -> int:
@@ -11,8 +102,154 @@ def machine_oom_kills() -> int:
 
     The kernel counts before it sends the signal, so a process that died by it is counted when its death is seen.
     """
+    found = re.search(r"^oom_kill (\d+)$", _read("/proc/vmstat"), re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def temporary_entries(init: int | None) -> int:
+    """Files on the sandbox's own tmpfs, which bound bytes but not the kernel memory that names take."""
+    total = 0
+    for name in _TMPFS:
+        with contextlib.suppress(OSError):
+            state = os.statvfs(f"/proc/{init}/root/{name}")
+            total += state.f_files - state.f_ffree
+    return total
+
+
+def _temporary_files(init: int) -> int:
+    total = 0
+    for name in _TMPFS:
+        with contextlib.suppress(OSError):
+            state = os.statvfs(f"/proc/{init}/root/{name}")
+            total += (state.f_blocks - state.f_bfree) * state.f_frsize
+    return total
+
+
+def _read(path: str) -> str:
+    """A file of /proc; empty if it is not there, or no longer."""
     try:
-        found = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text("ascii"), re.MULTILINE)
+        return Path(path).read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _sysctl(name: str) -> int:
+    fields = _read(f"/proc/sys/{name}").split()
+    return int(fields[-1]) if fields else 0
+
+
+def _anonymous(process: int) -> int:
+    """Bytes of a process's own pages that are in memory; those shared after a fork count in each process."""
+    fields = _read(f"/proc/{process}/statm").split()
+    return (int(fields[1]) - int(fields[2])) * _PAGE if fields else 0
+
+
+def _share(process: int) -> int:
+    """A process's share of its own pages, in memory and in swap; what it maps of files counts elsewhere."""
+    text = _read(f"/proc/{process}/smaps_rollup")
+    found = dict(re.findall(r"^(Pss_Anon|SwapPss): +(\d+) kB$", text, re.MULTILINE))
+    if "Pss_Anon" not in found:  # before Linux 5.4
+        return _anonymous(process)
+    return sum(int(kb) for kb in found.values()) * KIB
+
+
+def _page_tables(process: int) -> int:
+    found = re.search(r"^VmPTE:\s+(\d+) kB$", _read(f"/proc/{process}/status"), re.MULTILINE)
+    return int(found[1]) * KIB if found else 0
+
+
+def _descriptors(process: int) -> int:
+    """How many descriptors a process has; at most that many, before Linux 6.2."""
+    try:
+        size = Path(f"/proc/{process}/fd").stat().st_size
     except OSError:
         return 0
+    if size:
+        return size
+    found = re.search(r"^FDSize:\s+(\d+)$", _read(f"/proc/{process}/status"), re.MULTILINE)
     return int(found[1]) if found else 0
+
+
+class _Shared:
+    """Shared memory, each object once: memfds by their descriptors, and what processes map and hold no longer."""
+
+    def __init__(self, *, ignore_sysv: bool) -> None:
+        self.mappings = 0
+        self._ignore_sysv = ignore_sysv  # it is counted elsewhere, whether it is mapped or not
+        self._device = _shared_memory_device()
+        self._objects: dict[int, int] = {}
+        self._shares: dict[int, int] = {}  # of objects that only root may look at
+        self._files: set[int] = set()
+        self._in_flight: dict[str, int] = {}
+
+    def add(self, process: int) -> None:
+        for path, status in open_files(process):
+            self._files.add(status.st_ino)
+            if status.st_dev == self._device:
+                self._objects[status.st_ino] = status.st_blocks * 512
+            elif stat.S_ISSOCK(status.st_mode) and (sent := _in_flight(path)):
+                self._in_flight[path] = sent
+        maps = _read(f"/proc/{process}/maps")
+        self.mappings += maps.count("\n")
+        self._add_mapped(process, maps)
+
+    def _add_mapped(self, process: int, maps: str) -> None:
+        device = f" {os.major(self._device):02x}:{os.minor(self._device):02x} "
+        visible = True
+        for line in maps.splitlines():
+            if device not in line or (self._ignore_sysv and " /SYSV" in line):
+                continue
+            addresses, _, _, _, inode, *_ = line.split()
+            if int(inode) not in self._objects:
+                try:
+                    blocks = Path(f"/proc/{process}/map_files/{addresses}").stat().st_blocks
+                    self._objects[int(inode)] = blocks * 512
+                except OSError:
+                    visible = False
+        if not visible:
+            entry = rf"^\S+ \S+ \S+{device}(\d+)[^\n]*\n(?:\w+: [^\n]*\n)*?Pss: +(\d+) kB$"
+            for inode, kb in re.findall(entry, _read(f"/proc/{process}/smaps"), re.MULTILINE):
+                self._shares[int(inode)] = self._shares.get(int(inode), 0) + int(kb) * KIB
+
+    def total(self, file_size: int) -> int:
+        """Bytes, with the kernel's own for files and mappings.
+
+        Nobody can look into a file in flight, so each counts as the largest one, if it stays in flight for a moment.
+        """
+        in_flight = 0
+        if self._in_flight:
+            time.sleep(_FLIGHT_S)
+            in_flight = sum(min(sent, _in_flight(path)) for path, sent in self._in_flight.items())
+        shares = sum(size for inode, size in self._shares.items() if inode not in self._objects)
+        kernel = len(self._files) * _FILE_BYTES + self.mappings * _MAPPING_BYTES
+        return sum(self._objects.values()) + shares + kernel + in_flight * file_size
+
+
+def _shared_memory_device() -> int:
+    """The device of memfds, of shared anonymous mappings and of System V segments: one for the whole machine."""
+    fd = os.memfd_create("device")
+    try:
+        return os.fstat(fd).st_dev
+    finally:
+        os.close(fd)
+
+
+def _in_flight(path: str) -> int:
+    """Descriptors that were sent to a socket and not yet received."""
+    found = re.search(r"^scm_fds:\s+(\d+)$", _read(path.replace("/fd/", "/fdinfo/")), re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def _sockets_used(init: int) -> int:
+    found = re.search(r"^sockets: used (\d+)$", _read(f"/proc/{init}/net/sockstat"), re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+@functools.cache
+def _buffer_bytes_at_most(way: str) -> int:
+    """What one socket's buffer may hold (w: to be sent, r: received); the kernel doubles what a program asks for."""
+    return max(2 * _sysctl(f"net/core/{way}mem_max"), _sysctl(f"net/ipv4/tcp_{way}mem"))
+
+
+def _socket_bytes_at_most() -> int:
+    return _buffer_bytes_at_most("w") + _buffer_bytes_at_most("r")

@@ -185,6 +185,7 @@ class Run:
         self.process: Process | None = None
         self.killed: str | None = None
         self.limit_exceeded = False
+        self.inotify_bounded = False
         self._isolation = isolation
         gate = _GATE_WITHOUT_STDIN if stdin is None else _GATE
         self._argv = ["/bin/sh", "-c", gate, isolation.token, *isolation.limited(argv, limits)]
@@ -290,6 +291,9 @@ class Run:
                     os.close(fd)
                 raise
         process = Process(popen, status_read, stdin_write, output_read)
+        if process.pid is not None:  # the command waits at the gate meanwhile
+            bounded = isolation.namespaces.bound(process.pid, self.limits.sysctls())
+            self.inotify_bounded = "user/max_inotify_instances" in bounded
         with self._lock:
             self.process = process
             killed = self.killed
