@@ -279,6 +279,27 @@ def test_workflows_are_yaml_and_run_what_is_there() -> None:
     assert json.dumps([yaml.safe_load(workflow) for workflow in workflows], default=str).count("pytest tasks") == 5
 
 
+def test_workflows_leak_nothing_and_may_do_little() -> None:
+    text = (ROOT / "docs" / "ci.md").read_text()
+    workflows = [yaml.safe_load(block.text) for block in blocks(text) if block.language == "yaml"]
+    runs = [line for workflow in workflows for line in said(workflow) if line.startswith("pytest ")]
+    assert all("--rollout-hide-expected" in command for command in runs)
+    github = [workflow for workflow in workflows if isinstance(workflow, dict) and "jobs" in workflow]
+    assert len(github) == 3
+    for workflow in github:
+        assert set(workflow["permissions"].values()) == {"read"}
+        assert set(workflow["permissions"]) <= {"contents", "actions"}
+        steps = [step for job in workflow["jobs"].values() for step in job["steps"] if "uses" in step]
+        assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", step["uses"]) for step in steps)
+        for step in steps:
+            if "upload-artifact" in step["uses"]:
+                assert step["with"]["include-hidden-files"] is True
+            if "checkout" in step["uses"]:
+                assert step["with"]["persist-credentials"] is False
+    [gitlab] = [workflow["rollouts"] for workflow in workflows if isinstance(workflow, dict) and "rollouts" in workflow]
+    assert gitlab["artifacts"]["access"] == "developer"
+
+
 def test_what_workflows_run_passes_in_the_page_s_order(reader: Reader) -> None:
     """All that begins with pytest: the rest installs, or asks GitHub for files."""
     reader.write_task("total")
