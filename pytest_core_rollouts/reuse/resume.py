@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_core_rollouts.kept_folders import missing_text
-from pytest_core_rollouts.matrix import RUN_ID, Chosen, Rollout, name_rollouts
+from pytest_core_rollouts.matrix import RUN_ID, Chosen, Rollout, name_rollouts, slug
 from pytest_core_rollouts.records import RecordsError, RecordsWarning, RolloutRecord, read_located, record_at
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.records.kept_files import missing_file
@@ -78,6 +78,8 @@ class Resumed:
             newest = path.stem
         if newest is None:
             raise RecordsError(f"{path}: holds no rows, and its name tells no run; run without --rollout-resume")
+        if newest != slug(newest, dots=False):  # folders of kept files are named by it, and the file may be foreign
+            raise RecordsError(f"{path}: invalid run id {newest!r} in its rows; run without --rollout-resume")
         return cls(path, newest, rows, str(caught[-1].message) if caught else None)
 
     # ---- for xdist's workers: what the controller read, as it read it

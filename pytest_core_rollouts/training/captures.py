@@ -20,7 +20,7 @@ Exchange = Mapping[str, Any]
 """One line: `session_id`, `started_at`, `duration_s`, `model`, `path`, `status`, `error`, `request`, `response`,
 `truncated`, `prompt_token_ids`, `token_ids`, `logprobs`, and more."""
 
-_FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class CaptureError(Exception):

@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from pytest_core_rollouts.embedded.launch import EmbeddedCore
+
 from .wire import HOSTED, Wire, oracle
 
 WRITE_ANSWER = "mkdir -p outputs && echo '{\"x\": 1}' >outputs/answer.json"
@@ -52,6 +54,20 @@ def test_files_arrive_private_and_not_executable(wire: Wire) -> None:
     output = wire.items(session_id)[1]["output"].split("\n")
     assert output[0].startswith("600 ")
     assert output[1] == "directory"
+    wire.end(session_id)
+
+
+def test_no_file_of_the_host_is_named_by_an_agent_but_on_its_own_disk(core: EmbeddedCore, wire: Wire) -> None:
+    """Its disk is hidden below a folder whose name begins with a dot, and goes with its Session."""
+    names = "HEAD conftest.py .envrc --mallory mallory/conftest.py"
+    script = f"mkdir -p outputs/mallory; cd outputs; for name in {names}; do echo >./$name; done"
+    session_id, turn = wire.run(script, metadata={"rollout_id": "r-1"})
+    assert turn["status"] == "completed"
+    assert len(wire.artifacts(session_id)) == 5
+    found = [path.relative_to(folder) for folder in core._folders for path in folder.rglob("*")]
+    ours = [path for path in found if not {"workspace", "home"} & set(path.parts)]
+    assert len(ours) < len(found)
+    assert not [path for path in ours if {"mallory", *names.split()} & set(path.parts)]
     wire.end(session_id)
 
 

@@ -113,6 +113,7 @@ def test_stop_ends_the_process_its_sandboxes_and_its_folder(reserved: EmbeddedCo
     reserved.start()
     _busy(_wire(reserved), "7771.25")
     folders = _folders(reserved)
+    assert all(folder.name.startswith(".") for folder in folders), "pytest stays out, wherever TMPDIR is"
     artifacts, sandboxes = (folder.stat().st_mode & 0o77 for folder in folders)
     assert artifacts == 0
     assert sandboxes in (0, 0o11)  # as root the sandboxes' own user may pass through

@@ -159,14 +159,15 @@ def test_what_is_no_capture_is_left_alone(tmp_path: Path) -> None:
 
 @asyncio_test
 async def test_a_session_that_names_no_file_is_captured_under_its_own_id(tmp_path: Path) -> None:
-    for rollout_id in (None, "../../etc/x", ".", "", "a/b"):
+    for rollout_id in (None, "../../etc/x", ".", "", "a/b", "-rf", ".envrc", "a\nb", "x" * 129):
         labels = TurnLabels("session-9", "turn-1", rollout_id=rollout_id)
         async with (
             serving(replying(b"{}")) as server,
             proxied(tmp_path, server.url, labels=labels, capture=tmp_path) as (_, client),
         ):
             await client.post("/responses", json={})
-    assert len(lines(tmp_path / "session-9.jsonl")) == 5
+    assert len(lines(tmp_path / "session-9.jsonl")) == 9
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"session-9.jsonl"}
 
 
 @asyncio_test

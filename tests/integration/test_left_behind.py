@@ -17,7 +17,7 @@ from tests.integration.conftest import RIGHT, Project, node_ids, outcomes, text_
 from tests.left_behind import MARK, NOT_ON_THE_AGENT_S_DISK, harmful_files, solution
 
 OFF = ("-p", "no:core-rollouts")
-BARE = ((), (".",), ("--collect-only",), ("-n", "2"))
+BARE = ((), (".",), ("--collect-only",), ("-n", "2"), ("--doctest-glob=*",))
 YAML = "outputs: {files: ['**'], max_total_bytes: 10000000}\n"
 
 

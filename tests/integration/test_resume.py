@@ -317,6 +317,9 @@ def test_what_cannot_be_resumed_is_a_usage_error(two_tasks: Project, core: FakeC
     assert "notes.txt:1: not JSON" in refused("--rollout-resume", "notes.txt")
     two_tasks.run("tasks/a", "--rollout-out", "r.jsonl")
     assert "holds no rows of run 2026-x" in refused("--rollout-resume", "r.jsonl::2026-x")
+    foreign = (two_tasks.path / "r.jsonl").read_text().replace('"run_id":"', '"run_id":"../../')
+    two_tasks.write("foreign.jsonl", foreign)
+    assert "foreign.jsonl: invalid run id '../../" in refused("--rollout-resume", "foreign.jsonl")
     assert "leave this out" in refused("--rollout-resume", "r.jsonl", "--rollout-out", "other.jsonl")
     assert "a replay runs nothing" in refused("--rollout-resume", "r.jsonl", "--rollout-replay", "r.jsonl")
     assert outcomes(two_tasks.run("tasks/a", "--rollout-resume", "r.jsonl", "--rollout-out", "r.jsonl"))["passed"] == 1

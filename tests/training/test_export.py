@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytest_core_rollouts.records import RecordsWarning
 from pytest_core_rollouts.records.item_files import keep_items
 from pytest_core_rollouts.records.masking import Masker
 from tests.report.rows import run
@@ -163,7 +164,8 @@ def test_trajectories_beside_the_rows(export: Exporter, tmp_path: Path) -> None:
     inline = write(tmp_path / "b.jsonl", dataclasses.replace(row, items=conversation("t")))
     assert export(file, format="messages") == export(inline, format="messages")
     (tmp_path / kept["file"]).unlink()
-    assert "has no Items" in export.refused(file, format="messages")
+    with pytest.warns(RecordsWarning, match=r"a1\.items\.jsonl: missing, but rows of .*a\.jsonl name it"):
+        assert "has no Items" in export.refused(file, format="messages")
     assert len(export(file)) == 1, "a group needs no Items"
 
 

@@ -17,7 +17,7 @@ from pytest_core_rollouts.secret_values import is_secret
 SCHEMA = 1
 MASK = "[masked]"
 
-_FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LINE_START = b'{"schema"'
 
 
