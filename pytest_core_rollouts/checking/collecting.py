@@ -14,8 +14,10 @@ import pytest
 from pytest_core_rollouts.checking.checks import Finding
 from pytest_core_rollouts.collecting.collect import RolloutItem
 from pytest_core_rollouts.collecting.task_data import refusal, refused_key
+from pytest_core_rollouts.embedded.hidden import Places, find_places
 from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.matrix import Agent, Rollout
+from pytest_core_rollouts.options.settings import settings_key
 from pytest_core_rollouts.task_folders import looks_like_task, settings_of_pytest, utf8_name
 from pytest_core_rollouts.tasks import Network, Task
 from pytest_core_rollouts.tasks.own_graders import as_grade
@@ -30,6 +32,8 @@ class Collected:
     unusable: str | None = None
     rootpath: Path = field(default_factory=Path.cwd)
     env_listed: bool = False
+    places: Places = field(default_factory=Places)
+    """What no sandbox may show."""
     config: pytest.Config | None = None
 
     @pytest.hookimpl(tryfirst=True)
@@ -61,6 +65,9 @@ class Collected:
         for item in session.items:
             if isinstance(item, RolloutItem):
                 self.tasks.setdefault(item.task.id, (item.task, item.ihook))
+        paths = [task.path for task, _ in self.tasks.values() if task.path is not None]
+        project = [self.rootpath, session.config.invocation_params.dir]
+        self.places = find_places(project, tasks=[*session.config.stash[settings_key].roots, *paths])
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_core_rollouts.checking.checks import Finding
+from pytest_core_rollouts.embedded.hidden import Places
 from pytest_core_rollouts.engine.pool import Pool
 from pytest_core_rollouts.matrix import Agent, Rollout, new_run_id
 from pytest_core_rollouts.records import RolloutRecord
@@ -72,13 +72,13 @@ class EmbeddedRuns:
 
 
 @contextmanager
-def embedded_runs(grade: Grader, hidden: Sequence[Path]) -> Iterator[EmbeddedRuns]:
-    """A Core for as long as the block lasts. Raises EmbeddedCoreError where none can run."""
+def embedded_runs(grade: Grader, places: Places) -> Iterator[EmbeddedRuns]:
+    """A Core for as long as the block lasts, whose sandboxes hide `places`. EmbeddedCoreError: none can run here."""
     from pytest_core_rollouts.embedded.launch import EmbeddedCore
 
     core = EmbeddedCore.reserve()
     try:
-        core.start(hidden=hidden)
+        core.start(hidden=places.hidden, private=places.private)
         yield EmbeddedRuns(core.base_url, core.api_key, grade)
     finally:
         core.stop()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_core_rollouts.checking import Finding, Soundness, silenced
 from pytest_core_rollouts.checking import runs as check_runs
+from pytest_core_rollouts.embedded.hidden import hide
 from pytest_core_rollouts.tasks import Task
 from pytest_core_rollouts.tasks.findings import FINDINGS
 from pytest_core_rollouts.text import escaped, one_line
@@ -50,11 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(map(escaped, f"ERROR: {collected.unusable}".split("\n"))), file=sys.stderr)
         return UNUSABLE
     notes: list[str] = []
+    show_again = hide(collected.places.all)  # graders run code in sandboxes, too
     try:
         findings = list(_findings(collected, arguments.core, notes))
     except _NoCore as error:
         print(f"ERROR: --core embedded: {error}", file=sys.stderr)
         return UNUSABLE
+    finally:
+        show_again()
     render = _github if arguments.format == "github" else _text
     for finding in sorted(findings, key=lambda one: (one.task_id, str(one.path), one.line, one.code)):
         print(_encodable(render(finding)))
@@ -95,9 +99,8 @@ def _findings(collected: Collected, core: str | None, notes: list[str]) -> Itera
 def _embedded(collected: Collected, core: str | None, tasks: Sequence[Task], notes: list[str]) -> Iterable[Finding]:
     from pytest_core_rollouts.embedded.launch import EmbeddedCoreError
 
-    hidden = [collected.rootpath, *(task.path for task in tasks if task.path is not None)]
     try:
-        with check_runs.embedded_runs(collected.grade, hidden) as runs:
+        with check_runs.embedded_runs(collected.grade, collected.places) as runs:
             return list(runs.findings(tasks))
     except EmbeddedCoreError as error:
         if core == "embedded":

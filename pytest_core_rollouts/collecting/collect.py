@@ -91,9 +91,15 @@ def warn(text: str) -> None:
 
 
 def from_parent(kind: type[CollectorT], parent: pytest.Collector, path: Path) -> CollectorT:
-    """A collector whose name and node id are safe to print and to send, whatever the folder is called."""
+    """A collector whose name and node id are safe to print and to send, whatever the folder is called.
+
+    Outside of the root directory pytest counts node ids from what was named on the command line: two tasks would share
+    one, and a controller could not find either. So there, too, they count from the root directory.
+    """
     node: CollectorT = kind.from_parent(parent, path=path)
-    names: dict[str, Any] = {"name": safe_name(node.name), "nodeid": safe_name(node.nodeid)}
+    inside = path.is_relative_to(parent.config.rootpath)
+    node_id = node.nodeid if inside else Path(os.path.relpath(path, parent.config.rootpath)).as_posix()
+    names: dict[str, Any] = {"name": safe_name(node.name), "nodeid": safe_name(node_id)}
     return node if names == {"name": node.name, "nodeid": node.nodeid} else kind.from_parent(parent, path=path, **names)
 
 

@@ -19,6 +19,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from .hidden import hidden_places, merge_places
+
 HARNESSES = ("oracle", "nop", "codex", "claude_sdk")  # what the embedded Core serves
 
 _BACKLOG = 1024
@@ -87,7 +89,8 @@ class EmbeddedCore:
     def start(
         self,
         *,
-        hidden: Sequence[Path] = (),
+        hidden: Sequence[str | Path] = (),
+        private: Sequence[str | Path] = (),
         default_harness: str | None = "oracle",
         timeout: float = 30,
         capture: Path | None = None,
@@ -98,7 +101,8 @@ class EmbeddedCore:
     ) -> None:
         """Start the process and wait until it serves; at most `timeout` seconds.
 
-        `hidden`: folders of the host that no sandbox may show, the tasks above all. `capture`: an existing folder that
+        `hidden`: paths of the host that no sandbox may show, except parts that are bound into one on purpose.
+        `private`: paths, the tasks' above all, of which not even that is allowed. `capture`: an existing folder that
         gets a JSONL of each rollout's requests to its model. `model_params`: merged into each of them, `{sample}` and
         `{rollout_id}` filled in. `model_idle_s`: how long a model's server may be silent. `model_retries`: how often an
         agent program may repeat a request that failed. `secrets`: masked in captures, beside the model's key. Raises
@@ -119,7 +123,8 @@ class EmbeddedCore:
             "listener": self._listener.fileno(),
             "parent": os.getpid(),
             "scratch": scratch,
-            "hidden": [str(Path(path).resolve()) for path in hidden],
+            "hidden": merge_places([*hidden, *hidden_places()]),
+            "private": merge_places([*private, *([capture] if capture is not None else [])]),
             "default_harness": default_harness,
             "capture": None if capture is None else str(capture.resolve()),
             "model_params": dict(model_params or {}),

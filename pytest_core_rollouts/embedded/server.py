@@ -48,6 +48,7 @@ class Settings:
     parent: int  # pid
     scratch: str  # an empty private folder of ours
     hidden: list[str] = field(default_factory=list)
+    private: list[str] = field(default_factory=list)
     default_harness: str | None = None
     capture: str | None = None  # a folder
     model_params: dict[str, Any] = field(default_factory=dict)
@@ -75,7 +76,9 @@ def serve(settings: Settings, ready: Callable[[list[Path]], None]) -> None:
     scratch = Path(settings.scratch)
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-        isolation = Isolation.probe(hidden=[*(Path(path) for path in settings.hidden), scratch])
+        isolation = Isolation.probe(
+            hidden=[*map(Path, settings.hidden), scratch], private=list(map(Path, settings.private))
+        )
         stack.callback(isolation.close)
         asyncio.run(_serve(settings, isolation, lambda: ready([scratch, isolation.folder])))
 

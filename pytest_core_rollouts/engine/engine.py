@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pytest_core_rollouts.embedded.hidden import find_places, hide
 from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, Pool, PoolStopped
 from pytest_core_rollouts.engine.runs import Run, RunEnded
 from pytest_core_rollouts.grading import Answer, Grade, grade_answer
@@ -57,6 +58,9 @@ class Engine:
         if out is not None:
             check_writable(out)
         self._out = out
+        self._show_again: list[Callable[[], None]] = []
+        """Each ends what a run hides from graders' sandboxes."""
+        self._hidden: set[str] = set()
         self._timeout, self._network, self._retries = timeout, network or Network.disabled(), retries
         self._max_waiting = max_waiting
         self._model_keys: dict[str, str] = {}
@@ -131,6 +135,8 @@ class Engine:
             run.end(self._closed)
             self._ask(run)
         self._pool.stop(self._closed)
+        for show_again in self._show_again:
+            show_again()
 
     def __enter__(self) -> Engine:
         return self
@@ -197,6 +203,7 @@ class Engine:
             if (name := rollout.agent.api_key_env) is not None and rollout.agent.base_url is not None:
                 self._model_keys[name] = _model_key(rollout.agent) or ""
         self._masks = Masker([self._api_key, *self._model_keys.values()])
+        self._hide({path for rollout in run.rollouts if (path := rollout.task.path) is not None})
         self._runs[run.run_id] = run
         try:
             self._pool.submit([_Job(rollout, run) for rollout in run.rollouts])
@@ -208,6 +215,16 @@ class Engine:
     def _task_count(self, run_id: str) -> int:
         run = self._runs.get(run_id)
         return 0 if run is None else len({rollout.task.id for rollout in run.rollouts})
+
+    def _hide(self, tasks: Iterable[Path]) -> None:
+        """Graders may run code of an agent in sandboxes, which must not show its task or earlier results.
+
+        The folders around tasks are enough, and far fewer.
+        """
+        places = find_places([], tasks=tasks, files=[self._out] if self._out is not None else [])
+        if new := set(places.hidden) - self._hidden:
+            self._hidden |= new
+            self._show_again.append(hide(new))
 
     @property
     def _has_room(self) -> bool:

@@ -4,7 +4,8 @@
     done.returncode, done.output, done.timed_out
 
 It is one of the embedded Core's (Linux, `pytest-core-rollouts[embedded]`): no network, none of this machine's files but
-its programs, bounded memory and disk, gone afterwards.
+its programs, bounded memory and disk, gone afterwards. What a run hides from its agents is hidden here too, in any
+process that the run has started and in any working directory (see `embedded.hidden`).
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_core_rollouts.embedded.hidden import hidden_places, merge_places
+
 if TYPE_CHECKING:
     from pytest_core_rollouts.embedded.sandbox import Completed, Isolation
 
 _lock = threading.Lock()
-_isolations: dict[Path, Isolation] = {}
+_isolations: dict[tuple[str, ...], Isolation] = {}
 
 
 def run_in_sandbox(
@@ -48,11 +51,11 @@ def run_in_sandbox(
 
 
 def _isolation() -> Isolation:
-    """Found once for each folder that the process works in, which no sandbox may show."""
+    """Found once for all that must be hidden: the working directory, and what this process knows of."""
     from pytest_core_rollouts.embedded.sandbox import Isolation
 
-    here = Path.cwd()
+    places = merge_places([*hidden_places(), Path.cwd()])
     with _lock:
-        if here not in _isolations:
-            _isolations[here] = Isolation.probe(hidden=[here])
-        return _isolations[here]
+        if places not in _isolations:
+            _isolations[places] = Isolation.probe(hidden=list(map(Path, places)))
+        return _isolations[places]

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_core_rollouts.aside import run_aside
+from pytest_core_rollouts.embedded.hidden import Places, find_places
 from pytest_core_rollouts.options.settings import Settings
+from pytest_core_rollouts.tasks import Task
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Client
@@ -42,7 +44,7 @@ class CoreAccess:
             self._embedded = EmbeddedCore.reserve()
             self.base_url, self.api_key = self._embedded.base_url, self._embedded.api_key
 
-    def start(self, harnesses: Iterable[str], *, hidden: Sequence[Path], secrets: Sequence[str]) -> None:
+    def start(self, harnesses: Iterable[str], *, places: Places, secrets: Sequence[str]) -> None:
         """Start the embedded Core. Raises pytest.UsageError."""
         from pytest_core_rollouts.embedded.launch import EmbeddedCoreError, why_missing
 
@@ -55,7 +57,9 @@ class CoreAccess:
         try:
             if capture is not None:
                 capture.mkdir(parents=True, exist_ok=True)
-            self._embedded.start(hidden=hidden, capture=capture, model_params=params, secrets=secrets)
+            self._embedded.start(
+                hidden=places.hidden, private=places.private, capture=capture, model_params=params, secrets=secrets
+            )
         except EmbeddedCoreError as error:
             raise pytest.UsageError(f"--core embedded: {error}") from None
         except OSError as error:
@@ -80,6 +84,22 @@ class CoreAccess:
         """Stop the embedded Core, if there is one."""
         if self._embedded is not None:
             self._embedded.stop()
+
+
+def places_of_run(config: pytest.Config, settings: Settings, out: Path, tasks: Iterable[Task]) -> Places:
+    """What no sandbox may show in a run that is about these tasks and writes `out`."""
+    xml = config.getoption("xmlpath", None)  # of --junitxml: failures are in it
+    files = [out, settings.report, settings.html, settings.baseline, Path(xml) if xml else None]
+    files += [source.path for source in (settings.replay, settings.resume) if source is not None]
+    folders = [settings.capture]
+    if settings.out is None and settings.resume is None:
+        folders.append(out.parent)  # runs/, which holds nothing but results
+    return find_places(
+        [config.rootpath, config.invocation_params.dir],
+        tasks=[*settings.roots, *(task.path for task in tasks if task.path is not None)],
+        files=filter(None, files),
+        folders=filter(None, folders),
+    )
 
 
 class LazyClient:

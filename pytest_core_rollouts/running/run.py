@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_core_rollouts.collecting.collect import ResultSource, RolloutItem
+from pytest_core_rollouts.embedded.hidden import Places, hide
 from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, Pool, PoolStopped
 from pytest_core_rollouts.gates.gate import Identity
 from pytest_core_rollouts.matrix import Agent, Chosen, Rollout, make_id, new_run_id
@@ -32,7 +33,7 @@ from pytest_core_rollouts.rollout.pressure import Pressure
 from pytest_core_rollouts.running import engines, judging
 from pytest_core_rollouts.running.books import Books
 from pytest_core_rollouts.running.caps import Caps
-from pytest_core_rollouts.running.core_access import CoreAccess
+from pytest_core_rollouts.running.core_access import CoreAccess, places_of_run
 from pytest_core_rollouts.running.display import Display, State
 from pytest_core_rollouts.running.project_grading import ProjectGrading
 from pytest_core_rollouts.tasks import Task
@@ -97,6 +98,8 @@ class Run(ResultSource):
         self.tell: Callable[[State], None] = lambda state: None
         """Told now and then how things stand."""
         self.display: Display | None = None
+        self._show_again: Callable[[], None] = lambda: None
+        """Ends what this run hides from sandboxes."""
         self._submitted: set[str] = set()
         self._ready: dict[str, Outcome] = {}
         self._at_once: collections.deque[str] = collections.deque()
@@ -147,6 +150,9 @@ class Run(ResultSource):
         self.books.planned = self.planned
         if not self.selected:
             return
+        tasks = self._tasks(task_of)
+        places = places_of_run(self.config, self.settings, self.out, tasks)
+        self._show_again = hide(places.all)  # graders run code in sandboxes, too
         if self.is_worker:
             self.ready = True
             return
@@ -156,12 +162,23 @@ class Run(ResultSource):
             verdicts = {rollout_id: self._foretell(*one, task_of) for rollout_id, one in self.selected.items()}
             self.resuming = Plan(self.selected, verdicts)
             self.outlook += [*self.resuming.lines(), *([self.resumed.torn] if self.resumed.torn else [])]
-        self._make_ready(task_of)
+        self._make_ready(tasks, places)
         self.ready = True
         if self.needs_core and not self.settings.embedded:
             self.core.reach()
         self.out.parent.mkdir(parents=True, exist_ok=True)
         self.out.touch()  # a run that is killed before its first row can be resumed all the same
+
+    def _tasks(self, task_of: Callable[[str], Task | None]) -> list[Task]:
+        """The selected tasks. None in a controller without a Core of its own: it runs and grades nothing.
+
+        There they would be loaded for this only.
+        """
+        controls = not self.is_worker and self.config.getoption("dist", "no") != "no"
+        if controls and not (self.settings.embedded and self.needs_core):
+            return []
+        found = map(task_of, sorted({task_id for task_id, _, _ in self.selected.values()}))
+        return [task for task in found if task is not None]
 
     @property
     def needs_core(self) -> bool:
@@ -182,7 +199,7 @@ class Run(ResultSource):
         task = task_of(task_id)
         return Verdict("run") if task is None else self.resumed.verdict(self.plan(task, agent, sample), marked=False)
 
-    def _make_ready(self, task_of: Callable[[str], Task | None]) -> None:
+    def _make_ready(self, tasks: Sequence[Task], places: Places) -> None:
         refuse_unfit(self.config)
         if self.needs_core:
             self.settings.require_core()
@@ -191,11 +208,11 @@ class Run(ResultSource):
         except RecordsError as error:
             raise pytest.UsageError(str(error)) from None
         if self.settings.embedded and self.needs_core:
-            tasks = map(task_of, sorted({task_id for task_id, _, _ in self.selected.values()}))
+            self.out.parent.mkdir(parents=True, exist_ok=True)  # a folder that is not there can't be hidden
             self.core.start(
                 {agent.harness for _, agent, _ in self.selected.values()},
-                hidden=[self.config.rootpath, *self.settings.roots],
-                secrets=[*self.settings.secrets, *(secret for task in tasks if task for secret in task.secrets)],
+                places=places,
+                secrets=[*self.settings.secrets, *(secret for task in tasks for secret in task.secrets)],
             )
             self._mask()
 
@@ -361,6 +378,7 @@ class Run(ResultSource):
     def close(self) -> None:
         """Stop the embedded Core, if there is one."""
         self.core.close()
+        self._show_again()
 
 
 def _resumed(given: Mapping[str, Any]) -> Resumed | None:

@@ -1,10 +1,9 @@
-"""Finding a bwrap that works, saying what to do where none does, and masking what must not be seen."""
+"""Finding a bwrap that works, and saying what to do where none does."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.embedded.sandbox import Isolation, SandboxUnavailable
-from pytest_core_rollouts.embedded.sandbox.programs import ProgramsHidden, find_masks
 
 from .sandboxes import new_sandbox, run, text
 
@@ -158,55 +156,3 @@ def test_tools_that_the_host_has_work(working: Isolation) -> None:
             if Path(f"/usr/bin/{name}").exists() or Path(f"/usr/local/bin/{name}").exists():
                 done = run(sandbox, command)
                 assert done.returncode == 0, text(done)
-
-
-# Masks
-
-
-def test_masks_lie_where_a_hidden_path_would_show(tmp_path: Path) -> None:
-    shown, link = tmp_path / "shown", tmp_path / "link"
-    (shown / "a" / "b").mkdir(parents=True)
-    link.symlink_to(shown / "a")
-    binds = [(str(shown), "/opt/x")]
-    assert find_masks(binds, [tmp_path / "elsewhere", tmp_path]) == {}
-    assert find_masks(binds, [shown / "a" / "b"]) == {"/opt/x/a/b": str(shown / "a" / "b")}
-    assert find_masks(binds, [link / "b"]) == {"/opt/x/a/b": str(shown / "a" / "b")}
-    assert find_masks(binds, [shown / "a" / "b", link]) == {"/opt/x/a": str(shown / "a")}
-    through_link = [(str(link), "/opt/y")]
-    assert find_masks(through_link, [shown / "a" / "b"]) == {"/opt/y/b": str(shown / "a" / "b")}
-
-
-def test_hiding_the_programs_themselves_is_an_error() -> None:
-    with pytest.raises(ProgramsHidden, match="/usr is to be hidden"):
-        find_masks([("/usr", "/usr")], [Path("/usr")])
-    with pytest.raises(SandboxUnavailable, match="/usr is to be hidden"):
-        Isolation.probe(hidden=[Path("/usr")])
-
-
-def test_a_root_directory_above_the_programs_hides_nothing_of_them() -> None:
-    isolation = Isolation.probe(hidden=[Path("/")])
-    isolation.close()
-
-
-BIND_MOUNTED = """
-import sys
-from pathlib import Path
-from pytest_core_rollouts.embedded.sandbox.programs import find_masks
-shown, repository = map(Path, sys.argv[1:])
-print(find_masks([(str(shown), "/usr")], [repository / "tasks"]), find_masks([(str(shown), "/usr")], [repository]))
-"""
-
-
-def test_bind_mounts_of_a_hidden_folder_are_masked_too(tmp_path: Path) -> None:
-    if not AS_ROOT:
-        pytest.skip("only root can mount")
-    shown, repository = tmp_path / "shown", tmp_path / "a repository"
-    (shown / "src").mkdir(parents=True)
-    (repository / "tasks").mkdir(parents=True)
-    mount = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
-    python = [sys.executable, "-c", BIND_MOUNTED, str(shown), str(repository)]
-    argv = ["unshare", "--mount", "sh", "-c", mount, "sh", str(repository), str(shown / "src"), *python]
-    done = subprocess.run(argv, capture_output=True, text=True)
-    if "unshare" in done.stderr:
-        pytest.skip(f"no mount namespace can be made: {done.stderr}")
-    assert done.stdout == f"{{'/usr/src/tasks': '{shown}/src/tasks'}} {{'/usr/src': '{shown}/src'}}\n", done.stderr

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import signal
 import socket
 import uuid
 from collections.abc import Iterator, Mapping
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.embedded.sandbox import Isolation, Sandbox
+from pytest_core_rollouts.embedded.sandbox.seccomp import FAMILIES
 
 from .sandboxes import new_sandbox, run, text
 
@@ -218,3 +221,62 @@ def test_the_kernels_keyrings_are_out_of_reach(sandbox: Sandbox) -> None:
         pytest.skip("the numbers of the system calls are known for x86_64 and aarch64 alone")
     done = run(sandbox, 'python3 -c "$1"; cat /proc/keys', KEYS)
     assert text(done) == "refused\n" * 3
+
+
+SOCKETS = """
+import ctypes, errno, json, socket, sys
+def attempt(make, *arguments):
+    try:
+        for end in [made] if isinstance(made := make(*arguments), socket.socket) else made:
+            end.close()
+        return "made"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET)
+said = {"socket": {}, "pair": {}}
+for family in range(64):
+    said["socket"][family] = sorted({attempt(socket.socket, family, kind) for kind in kinds})
+    said["pair"][family] = sorted({attempt(socket.socketpair, family, kind) for kind in kinds})
+libc = ctypes.CDLL(None, use_errno=True)
+numbers = {"x86_64": {"i": 425, "x32": 0x40000000 + 41, "wide": 41}, "aarch64": {"i": 425, "wide": 198}}[sys.argv[1]]
+for name, number in numbers.items():
+    family = ctypes.c_uint64(40 + ((1 << 32) if name == "wide" else 0))  # the kernel ignores the upper half
+    ctypes.set_errno(0)
+    said[name] = errno.errorcode[ctypes.get_errno()] if libc.syscall(number, family, 1, 0) < 0 else "made"
+print(json.dumps(said))
+"""
+_OTHERS = "a machine whose system calls have no numbers in this test"
+
+
+def test_sockets_of_other_families_are_refused(sandbox: Sandbox) -> None:
+    """AF_VSOCK leads to the hypervisor, AF_ALG and AF_PACKET into the kernel: no namespace holds them back."""
+    machine = os.uname().machine
+    if machine not in ("x86_64", "aarch64"):
+        pytest.skip(_OTHERS)
+    said = python(sandbox, SOCKETS, machine)
+    allowed = {str(int(family)) for family in FAMILIES}
+    for call in ("socket", "pair"):
+        refused = {family for family, results in said[call].items() if results == ["EAFNOSUPPORT"]}
+        assert refused == said[call].keys() - allowed, said[call]
+    assert all("made" in said["socket"][family] for family in allowed - {"10"}), said["socket"]  # IPv6 may be off
+    assert "made" in said["pair"][str(int(socket.AF_UNIX))]
+    assert (said["i"], said["wide"], said.get("x32", "EPERM")) == ("EPERM", "EAFNOSUPPORT", "EPERM")
+
+
+I386 = """
+import ctypes, mmap
+# push rbx; mov eax, 359 (i386's socket); mov ebx, 40; mov ecx, 1; xor edx, edx; int 0x80; pop rbx; ret
+code = bytes.fromhex("53 b867010000 bb28000000 b901000000 31d2 cd80 5b c3")
+page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+page.write(code)
+call = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))
+print(call())
+"""
+
+
+def test_calls_of_i386_are_refused(sandbox: Sandbox) -> None:
+    if os.uname().machine != "x86_64":
+        pytest.skip("only x86-64 has a second table of system calls under int 0x80")
+    done = run(sandbox, 'exec python3 -c "$1"', I386)
+    crashed = 128 + signal.SIGSEGV  # a kernel that is built without i386
+    assert (done.returncode, text(done)) in ((0, f"{-errno.EPERM}\n"), (crashed, "")), text(done)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_core_rollouts.embedded.installed import NotInstalled, Program
 from pytest_core_rollouts.embedded.model import FORWARDER, inside_argv, inside_binds
+from pytest_core_rollouts.embedded.sandbox import MountRefused
 from pytest_core_rollouts.embedded.sandbox.files import is_host_fault
 
 from .base import Job, TurnFailed
@@ -61,14 +62,17 @@ async def run_program(
     binds = [(await asyncio.to_thread(sandbox.reachable, path), target) for path, target in shown]
     forwarder = await asyncio.to_thread(sandbox.reachable, FORWARDER)
     lines = EventLines(on_event)
-    done = await sandbox.run(
-        inside_argv([shown[0][1], *arguments]),
-        env={**job.env, **env},
-        stdin=prompt.encode(),
-        on_output=lines.feed,
-        output_limit=0,
-        binds=[*binds, *inside_binds(job.proxy.socket_path, forwarder)],
-    )
+    try:
+        done = await sandbox.run(
+            inside_argv([shown[0][1], *arguments]),
+            env={**job.env, **env},
+            stdin=prompt.encode(),
+            on_output=lines.feed,
+            output_limit=0,
+            binds=[*binds, *inside_binds(job.proxy.socket_path, forwarder)],
+        )
+    except MountRefused as refusal:
+        raise TurnFailed("sandbox_error", str(refusal)) from None
     job.warnings.extend(lines.warnings())
     if done.killed:
         raise failure_of_killed_sandbox(done)

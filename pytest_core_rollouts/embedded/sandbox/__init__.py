@@ -9,6 +9,7 @@ from __future__ import annotations
 from .files import remove_tree
 from .isolation import Isolation, SandboxUnavailable
 from .limits import Limits
+from .mounts import MountRefused
 from .outputs import CapturedFile, OutputsRejected
 from .process import Completed, SandboxFailed
 from .sandbox import Sandbox
@@ -18,6 +19,7 @@ __all__ = [
     "Completed",
     "Isolation",
     "Limits",
+    "MountRefused",
     "OutputsRejected",
     "Sandbox",
     "SandboxFailed",

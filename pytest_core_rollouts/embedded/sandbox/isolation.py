@@ -24,8 +24,9 @@ from pathlib import Path
 from .files import remove_tree
 from .guard import Guard
 from .limits import MIB, Limits
+from .mounts import MountRefused
 from .namespaces import NamespaceHelper
-from .programs import Programs, ProgramsHidden, find_programs, is_reachable, share
+from .programs import Programs, find_programs, is_reachable, share
 from .remedies import remedy
 from .seccomp import filter_program
 from .watch import Watcher
@@ -94,10 +95,13 @@ class Isolation:
         self._cleanup = weakref.finalize(self, remove_tree, folder)
 
     @classmethod
-    def probe(cls, *, hidden: Sequence[Path] = (), scratch: Path | None = None) -> Isolation:
+    def probe(
+        cls, *, hidden: Sequence[Path] = (), private: Sequence[Path] = (), scratch: Path | None = None
+    ) -> Isolation:
         """Make one real sandbox with each bwrap there is, the system's first, and keep the first that works.
 
-        `hidden`: paths whose content no sandbox may see. `scratch`: a private folder to make our own in, instead of a
+        `hidden`: paths whose content no sandbox may see, except a part that is bound into a run on purpose.
+        `private`: paths of which not even that is allowed. `scratch`: a private folder to make our own in, instead of a
         temporary one; as root it is opened to be passed through (mode 0711). Raises SandboxUnavailable.
         """
         if not sys.platform.startswith("linux"):
@@ -109,8 +113,10 @@ class Isolation:
         try:
             tools = {name: _find_tool(name) for name in ("prlimit", "setpriv")}
             try:
-                programs = find_programs(folder, hidden=[*hidden, folder], unprivileged=uid != os.geteuid())
-            except ProgramsHidden as error:
+                programs = find_programs(
+                    folder, hidden=[*hidden, folder], private=private, unprivileged=uid != os.geteuid()
+                )
+            except MountRefused as error:
                 raise SandboxUnavailable(str(error)) from None
             refusals: list[str] = []
             for file in _find_bwraps(folder):
@@ -219,7 +225,10 @@ class Isolation:
     def options(
         self, session: Path, env: Mapping[str, str], binds: Sequence[tuple[Path, str]] = ()
     ) -> Iterator[Options]:
-        """What bwrap reads from files; raises ValueError for what cannot stand in an environment."""
+        """What bwrap reads from files.
+
+        Raises ValueError for what cannot stand in an environment, MountRefused for a bind that shows a hidden place.
+        """
         arguments = b"".join(os.fsencode(option) + b"\0" for option in self._options(session, env, binds))
         with contextlib.ExitStack() as stack:
             seccomp = None if self._seccomp is None else stack.enter_context(_file(self._seccomp))
@@ -237,8 +246,8 @@ class Isolation:
         yield from ("--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", "/tmp")
         yield from ("--dir", "/run")
         yield from ("--bind", str(session / "home"), "/home/agent", "--bind", str(session / "workspace"), "/workspace")
-        for source, target in binds:
-            yield from ("--ro-bind", str(source), target)
+        for source, target in self._programs.hidden.check(binds, self.folder):
+            yield from ("--ro-bind", source, target)
         yield from ("--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/workspace")
         own = {"HOME": "/home/agent", "USER": "agent", "LANG": "C.UTF-8", "PATH": self._programs.path}
         for name, value in {**own, **env}.items():

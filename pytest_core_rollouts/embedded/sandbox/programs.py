@@ -1,16 +1,16 @@
-"""What of the host a sandbox sees: programs, read-only, with everything private masked."""
+"""The programs that a sandbox sees: the system's and the running Python, and the few files under /etc they need."""
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import stat
 import sys
-import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from .mounts import Hidden, Root, is_under, refuse_hidden, show_programs
 
 _ETC = {
     "passwd": "root:x:0:0:root:/:/usr/sbin/nologin\nagent:x:1000:1000:agent:/home/agent:/bin/bash\n",
@@ -29,54 +29,60 @@ _ETC_SHOWN = (
 )
 _OWN_PLACES = ("/workspace", "/home/agent", "/tmp", "/run", "/proc", "/dev", "/etc", "/sys")
 _USR_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-_UNSHARED = {"site-packages", "dist-packages", "test", "idlelib", "ensurepip", "lib2to3", "turtledemo"}
-
-
-class ProgramsHidden(Exception):
-    """A path to hide holds the programs a sandbox needs; str: which, and what to do."""
+_PACKAGES = ("site-packages", "dist-packages")
+_UNSHARED = {*_PACKAGES, "test", "idlelib", "ensurepip", "lib2to3", "turtledemo"}
 
 
 @dataclass(frozen=True)
 class Programs:
-    """bwrap's options that show the programs, and the `PATH` that finds them."""
+    """bwrap's options that show the programs, the `PATH` that finds them, and what is hidden."""
 
     options: tuple[str, ...]
     path: str
+    hidden: Hidden
 
 
-def find_programs(folder: Path, *, hidden: Sequence[Path], unprivileged: bool) -> Programs:
+def find_programs(folder: Path, *, hidden: Sequence[Path], private: Sequence[Path], unprivileged: bool) -> Programs:
     """Choose what to show. `folder`: ours, for files made here; `unprivileged`: the sandbox's uid is not ours.
 
-    Raises ProgramsHidden.
+    Raises MountRefused.
     """
-    binds = [("/usr", "/usr")]
-    options: list[str] = []
-    for name in _USR_LINKS:
-        top = Path("/", name)
-        if top.is_symlink():
-            options += ["--symlink", str(top.readlink()), str(top)]
-        elif top.is_dir():
-            binds.append((str(top), str(top)))
-    binds += [(path, path) for path in _ETC_SHOWN if Path(path).exists()]
-
+    prefix = os.path.realpath(sys.base_prefix)
+    python = Root(prefix, prefix)
+    roots = [Root(path, path) for path in ("/usr", "/usr/local") if os.path.realpath(path) == path]
+    found = Hidden.find([*hidden, *own_packages()], private, [prefix, *(root.source for root in roots)])
     search = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    extra_hidden: list[Path] = []
-    prefix = Path(os.path.realpath(sys.base_prefix))
-    if not _is_under(str(prefix), "/usr"):
-        target = "/opt/python" if any(_is_under(str(prefix), place) for place in _OWN_PLACES) else str(prefix)
-        source = prefix
-        if unprivileged and not is_reachable(prefix):
-            source = _copy_python(prefix, folder / "python", {os.path.realpath(path) for path in hidden})
-        else:
-            extra_hidden.append(Path(sysconfig.get_path("purelib", vars={"base": str(prefix)})))
-        binds.append((str(source), target))
-        search = f"{target}/bin:{search}"
-
-    masks = find_masks(binds, [*hidden, *extra_hidden])
-    bound = [part for source, target in binds for part in ("--ro-bind", source, target)]
-    own = [part for name in _ETC for part in ("--ro-bind", str(folder / "etc" / name), f"/etc/{name}")]
+    if not is_under(prefix, "/usr"):
+        if any(is_under(prefix, place) for place in _OWN_PLACES):
+            python = Root(prefix, "/opt/python")
+        if unprivileged and not is_reachable(Path(prefix)):
+            copy = _copy_python(Path(prefix), folder / "python", found)
+            python = Root(os.path.realpath(copy), python.target)
+        search = f"{python.target}/bin:{search}"
+    if python not in roots:
+        roots.append(python)
+    tops = [Path("/", name) for name in _USR_LINKS]
+    links = [part for top in tops if top.is_symlink() for part in ("--symlink", str(top.readlink()), str(top))]
+    others = [str(top) for top in tops if top.is_dir() and not top.is_symlink()]
+    others += [path for path in _ETC_SHOWN if Path(path).exists()]
+    shown = show_programs(roots, others, found, _blank(folder))
     _write_etc(folder / "etc")
-    return Programs((*bound, *options, *own, *_mask_options(masks, folder)), search)
+    own = [part for name in _ETC for part in ("--ro-bind", str(folder / "etc" / name), f"/etc/{name}")]
+    return Programs((*shown, *links, *own), search, found)
+
+
+def own_packages() -> list[Path]:
+    """Where the packages of the Python that runs us may be, and so those of the project: no agent needs them."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    found = [
+        Path(prefix, library, name, packages)
+        for prefix in {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
+        for library in ("lib", "lib64", "local/lib")
+        for name in (version, "python3")
+        for packages in _PACKAGES
+    ]
+    found += [path for path in map(Path, sys.path) if path.name in _PACKAGES]  # also the user's, and a .pth file's
+    return [path for path in dict.fromkeys(found) if path.is_dir()]
 
 
 def is_reachable(path: Path) -> bool:
@@ -84,101 +90,40 @@ def is_reachable(path: Path) -> bool:
     return all(folder.stat().st_mode & stat.S_IXOTH for folder in (path, *path.parents))
 
 
-def find_masks(binds: Sequence[tuple[str, str]], hidden: Iterable[Path]) -> dict[str, str]:
-    """Where, inside, hidden paths would show (the outermost alone), and which they are. Raises ProgramsHidden."""
-    masks: dict[str, str] = {}
-    for path in _all_names(hidden):
-        for source, target in binds:
-            real = os.path.realpath(source)
-            if path == real:
-                raise ProgramsHidden(
-                    f"{path} is to be hidden from sandboxes, but they need its programs; keep the project elsewhere"
-                )
-            if _is_under(path, real):
-                masks[_moved(path, real, target)] = path
-    return {
-        mask: masks[mask]
-        for mask in sorted(masks)
-        if not any(mask != other and _is_under(mask, other) for other in masks)
-    }
-
-
-def _mask_options(masks: Mapping[str, str], folder: Path) -> Iterator[str]:
-    nothing = folder / "nothing"
-    nothing.touch(mode=0o444)
-    (folder / "empty").mkdir(mode=0o555, exist_ok=True)
-    for mask, path in masks.items():
-        yield from ("--ro-bind", str(folder / "empty" if Path(path).is_dir() else nothing), mask)
-
-
-def _all_names(paths: Iterable[Path]) -> set[str]:
-    """Real paths of those that exist, and where bind mounts show the same files once more."""
-    mounts = list(_mounts())
-    names: set[str] = set()
-    for path in {os.path.realpath(path) for path in paths if Path(path).exists()}:
-        names.add(path)
-        if path == "/":
-            continue
-        holders = [mount for mount in mounts if _is_under(path, mount.point)]
-        if not holders:
-            continue
-        holder = max(holders, key=lambda mount: len(mount.point))
-        inside = _moved(path, holder.point, holder.root)
-        for mount in mounts:
-            if mount.device == holder.device and _is_under(inside, mount.root):
-                names.add(_moved(inside, mount.root, mount.point))
-            elif mount.device == holder.device and _is_under(mount.root, inside):
-                names.add(mount.point)
-    return names
-
-
-@dataclass(frozen=True)
-class _Mount:
-    device: str
-    root: str  # the part of the file system that is mounted
-    point: str
-
-
-def _mounts() -> Iterator[_Mount]:
-    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
-        _, _, device, root, point = line.split(" ")[:5]
-        yield _Mount(device, _unescape(root), _unescape(point))
-
-
-def _unescape(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
-
-
-def _is_under(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-def _moved(path: str, folder: str, target: str) -> str:
-    """The path's name when `folder`, which it is under, goes by the name `target`."""
-    rest = path[len(folder.rstrip("/")) :]
-    return (target.rstrip("/") + rest) or "/"
+def _blank(folder: Path) -> tuple[Path, Path]:
+    """An empty file and an empty folder, which any user may read whatever our umask is."""
+    nothing, empty = folder / "nothing", folder / "empty"
+    nothing.touch()
+    nothing.chmod(0o444)
+    empty.mkdir(exist_ok=True)
+    empty.chmod(0o555)
+    return nothing, empty
 
 
 def _write_etc(folder: Path) -> None:
-    folder.mkdir(mode=0o755)
+    folder.mkdir()
+    folder.chmod(0o755)  # mkdir's own mode is subject to our umask, and the sandbox's uid must pass
     for name, text in _ETC.items():
         file = folder / name
         file.write_text(text)
         file.chmod(0o644)
 
 
-def _copy_python(prefix: Path, folder: Path, hidden: set[str]) -> Path:
+def _copy_python(prefix: Path, folder: Path, hidden: Hidden) -> Path:
     """The interpreter and its standard library, for a prefix below a folder closed to others (root's home).
 
-    Hard links where the file system and the file's mode allow it, so this takes tens of milliseconds.
+    Hard links where the file system and the file's mode allow it, so this takes tens of milliseconds. Raises
+    MountRefused where the standard library itself must be hidden.
     """
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for needed in (prefix / "bin", prefix / "lib", prefix / "lib" / version):
+        refuse_hidden(os.path.realpath(needed), hidden)
     executable = Path(sys._base_executable).resolve()  # type: ignore[attr-defined]
     (folder / "bin").mkdir(parents=True)
     _share(executable, folder / "bin" / version)
     for name in ("python3", "python"):
         (folder / "bin" / name).symlink_to(version)
-    _share_tree(prefix / "lib" / version, folder / "lib" / version, hidden)
+    _share_tree(prefix / "lib" / version, folder / "lib" / version, hidden.places)
     for library in (prefix / "lib").glob("*.so*"):
         _share(library, folder / "lib" / library.name)
     for parent, folders, _ in os.walk(folder):
@@ -191,7 +136,7 @@ def share(source: Path, target: Path) -> None:
     """The file or folder `source` once more at `target`, where any user may read and run it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        _share_tree(source, target, set())
+        _share_tree(source, target, frozenset())
         for parent, folders, _ in os.walk(target):
             for name in (".", *folders):
                 os.chmod(os.path.join(parent, name), 0o755)  # noqa: PTH101, PTH118
@@ -199,7 +144,7 @@ def share(source: Path, target: Path) -> None:
         _share(source, target)
 
 
-def _share_tree(source: Path, target: Path, hidden: set[str]) -> None:
+def _share_tree(source: Path, target: Path, hidden: frozenset[str]) -> None:
     target.mkdir(parents=True)
     with os.scandir(source) as entries:
         for entry in entries:

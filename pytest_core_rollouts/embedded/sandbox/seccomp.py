@@ -2,22 +2,39 @@
 
 Kernel keyrings belong to a user and not to a namespace: as an ordinary user, whose uid the sandbox shares outside, an
 agent could read the login's keys. The others are doors into the kernel which container runtimes close as well.
+
+A network namespace holds back IP only. AF_VSOCK, for one, leads to the hypervisor from any namespace, so sockets of all
+families except four are refused. io_uring makes sockets past a filter, so it is refused as a whole.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import socket
 import struct
+from typing import Final
 
 # machine: (audit architecture, numbers of the system calls)
-_ARCHITECTURES = {
-    "x86_64": (0xC000003E, {"add_key": 248, "request_key": 249, "keyctl": 250, "perf_event_open": 298, "bpf": 321}),
-    "aarch64": (0xC00000B7, {"add_key": 217, "request_key": 218, "keyctl": 219, "perf_event_open": 241, "bpf": 280}),
+_GENERIC = {
+    **{"add_key": 217, "request_key": 218, "keyctl": 219, "perf_event_open": 241, "bpf": 280, "userfaultfd": 282},
+    **{"socket": 198, "socketpair": 199},
 }
-_USERFAULTFD = {"x86_64": 323, "aarch64": 282}
-_IO_URING = (425, 426, 427)  # setup, enter, register: the same on both
+_X86_64 = {
+    **{"add_key": 248, "request_key": 249, "keyctl": 250, "perf_event_open": 298, "bpf": 321, "userfaultfd": 323},
+    **{"socket": 41, "socketpair": 53},
+}
+_ARCHITECTURES = {
+    "x86_64": (0xC000003E, _X86_64),
+    "aarch64": (0xC00000B7, _GENERIC),
+    "riscv64": (0xC00000F3, _GENERIC),
+    "loongarch64": (0xC0000102, _GENERIC),
+}
+_SOCKETS = ("socket", "socketpair")
+_IO_URING = (425, 426, 427)  # setup, enter, register: the same on all
 _X32 = 0x40000000  # from here on: x86-64's other system call table
+FAMILIES: Final = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, 16)  # the last is AF_NETLINK, on Linux only
+"""Address families that a sandbox may make sockets of; none of them leads out of its network namespace."""
 
 _LOAD = 0x20  # BPF_LD | BPF_W | BPF_ABS
 _EQUAL = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
@@ -25,7 +42,10 @@ _AT_LEAST = 0x35  # BPF_JMP | BPF_JGE | BPF_K
 _RETURN = 0x06  # BPF_RET | BPF_K
 _ALLOW = 0x7FFF0000
 _REFUSE = 0x00050000 | errno.EPERM
-_NUMBER, _ARCHITECTURE = 0, 4  # where they stand in struct seccomp_data
+_NO_FAMILY = 0x00050000 | errno.EAFNOSUPPORT  # what a kernel without the family says: programs are prepared for it
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # where they are in struct seccomp_data; the low half comes first
+
+_Instruction = tuple[int, int, int, int]  # code, how many to skip if true, if false, operand
 
 
 def filter_program(machine: str = os.uname().machine) -> bytes | None:
@@ -33,13 +53,30 @@ def filter_program(machine: str = os.uname().machine) -> bytes | None:
     if machine not in _ARCHITECTURES:
         return None
     architecture, numbers = _ARCHITECTURES[machine]
-    refused = [*numbers.values(), _USERFAULTFD[machine], *_IO_URING]
-    checks: list[tuple[int, int]] = [(_EQUAL, number) for number in refused]
+    # Another architecture's calls have other numbers (i386's socketcall, say): all of them are refused.
+    program: list[_Instruction] = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _REFUSE),
+        (_LOAD, 0, 0, _NUMBER),
+    ]
     if machine == "x86_64":
-        checks.append((_AT_LEAST, _X32))
-    # Another architecture's calls have other numbers: refused, all of them. Jumps are relative; the last two
-    # instructions are "allow" and "refuse".
-    program = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 0, len(checks) + 2, architecture), (_LOAD, 0, 0, _NUMBER)]
-    program += [(code, len(checks) - at, 0, number) for at, (code, number) in enumerate(checks)]
-    program += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _REFUSE)]
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+        program += _refuse(_AT_LEAST, _X32)
+    for name, number in numbers.items():
+        if name not in _SOCKETS:
+            program += _refuse(_EQUAL, number)
+    for number in _IO_URING:
+        program += _refuse(_EQUAL, number)
+    families = _check_family()
+    program += [(_EQUAL, 2, 0, numbers["socket"]), (_EQUAL, 1, 0, numbers["socketpair"]), (_RETURN, 0, 0, _ALLOW)]
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in (*program, *families))
+
+
+def _refuse(code: int, number: int) -> list[_Instruction]:
+    return [(code, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
+
+
+def _check_family() -> list[_Instruction]:
+    """The end of the filter, for calls that make sockets. The family is an int: the kernel ignores the upper half."""
+    checks = [(_EQUAL, len(FAMILIES) - at, 0, int(family)) for at, family in enumerate(FAMILIES)]
+    return [(_LOAD, 0, 0, _FIRST_ARGUMENT), *checks, (_RETURN, 0, 0, _NO_FAMILY), (_RETURN, 0, 0, _ALLOW)]

@@ -1,0 +1,146 @@
+"""Places of this machine that no sandbox may show, known to this process and to those that it starts.
+
+    end = hide([rootdir, tasks, results])   # from now on, in every sandbox that is made
+    hidden_places()                         # ("/srv/project", "/srv/results"): plain text, to be passed on
+    end()
+
+A child process learns them from the environment variable CORE_ROLLOUTS_HIDDEN. One that is started without our
+environment must be given `hidden_places()` and call `hide` itself. Only the standard library, so that importing this
+costs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+VARIABLE: Final = "CORE_ROLLOUTS_HIDDEN"
+PROGRAM_FOLDERS: Final = (
+    *("bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec"),
+    *("include", "share", "games", "ssl"),
+)
+"""What is shown of a folder like /usr when something hides the folder itself."""
+_BYTES: Final = 48 * 1024  # the kernel passes at most 128 KiB as one variable, and bwrap takes 3,000 masks
+
+_lock = threading.Lock()
+_counts: Counter[str] = Counter()
+"""How often each place was hidden: two runs in one process may hide the same."""
+
+
+def hide(places: Iterable[str | os.PathLike[str]]) -> Callable[[], None]:
+    """Hide these places from every sandbox that is made from now on. Returns a function that ends it."""
+    real = frozenset(os.path.realpath(place) for place in places)
+    with _lock:
+        _counts.update(real)
+        _publish()
+    ended = threading.Event()
+
+    def end() -> None:
+        with _lock:
+            if not ended.is_set():
+                ended.set()
+                _counts.subtract(real)
+                _publish()
+
+    return end
+
+
+def hidden_places() -> tuple[str, ...]:
+    """The places that no sandbox may show, as real paths, sorted. A few, however many tasks there are."""
+    with _lock:
+        return _places()
+
+
+def merge_places(places: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """As few real paths as hide all of these: those inside another one are left out.
+
+    Where very many are left, folders that lie together are replaced by the folder around them.
+    """
+    kept: dict[str, None] = {}
+    for place in sorted({os.path.realpath(place) for place in places}, key=_depth):
+        if not any(str(around) in kept and not holds_programs(str(around)) for around in Path(place).parents):
+            kept[place] = None
+    while sum(len(os.fsencode(place)) for place in kept) > _BYTES:
+        deepest = max(map(_depth, kept))
+        kept = {str(Path(place).parent) if _depth(place) == deepest else place: None for place in kept}
+    return tuple(sorted(kept))
+
+
+@dataclass(frozen=True)
+class Places:
+    """Real paths. Nothing of `private` is ever shown; a part of `hidden` may be, where the user names it as a mount."""
+
+    hidden: tuple[str, ...] = ()
+    private: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return (*self.hidden, *self.private)
+
+
+def find_places(
+    project: Iterable[Path], *, tasks: Iterable[Path] = (), files: Iterable[Path] = (), folders: Iterable[Path] = ()
+) -> Places:
+    """What to hide for a project: its folders and the working directory, and what is private.
+
+    `tasks`: folders that are or hold tasks; `files`: with results; `folders`: with only results or captures. What is
+    around tasks and files is hidden too: other tasks, kept files, the results of others.
+    """
+    files, tasks = list(files), list(tasks)
+    around = [around_task(path) for task in tasks for path in {task.absolute(), task.resolve()}]
+    kept = [
+        path for file in files for path in (file, file.with_suffix(".files"), file.with_name(f".{file.stem}.files"))
+    ]
+    hidden = merge_places([*project, Path.cwd(), *around, *(file.parent for file in files)])
+    return Places(hidden, merge_places([*tasks, *folders, *kept]))
+
+
+def around_task(task: Path) -> Path:
+    """The folder around a task, or the task itself if programs are in that folder."""
+    parent = os.path.realpath(task.parent)
+    programs = Path(parent).name in PROGRAM_FOLDERS and holds_programs(str(Path(parent).parent))
+    return task if programs or holds_programs(parent) else Path(parent)
+
+
+def holds_programs(place: str) -> bool:
+    """Whether the system's programs or the running Python lie in the folder, so that it can't be hidden as a whole."""
+    roots = ("/usr", "/usr/local", os.path.realpath(sys.base_prefix))
+    return any(place == root or root.startswith(place.rstrip("/") + "/") for root in roots)
+
+
+def _depth(place: str) -> int:
+    return place.rstrip("/").count("/")
+
+
+def _places() -> tuple[str, ...]:
+    return merge_places([place for place, count in _counts.items() if count > 0])
+
+
+def _publish() -> None:
+    if places := _places():
+        os.environ[VARIABLE] = json.dumps(places)
+    else:
+        os.environ.pop(VARIABLE, None)
+
+
+def _inherit() -> None:
+    """What the process that started this one hides is hidden here to the end."""
+    if not (text := os.environ.get(VARIABLE)):
+        return
+    try:
+        places = json.loads(text)
+    except ValueError:
+        places = None
+    if not isinstance(places, list) or not all(isinstance(place, str) for place in places):
+        raise ImportError(f"{VARIABLE}: expected a JSON list of paths, got {text[:100]!r}; unset it")
+    _counts.update(places)
+
+
+_inherit()
