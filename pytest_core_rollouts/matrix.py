@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import lru_cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.tasks import Network, Task
@@ -140,6 +140,9 @@ def check_distinct(agents: Sequence[Agent]) -> None:
             raise MatrixError(f"two agents are named {agent.slug!r}; give one of the agent files another `name`")
 
 
+FailedTurns = Literal["missing", "zero"]
+
+
 @dataclass(frozen=True)
 class Rollout:
     """One sample of one task by one agent, with every setting resolved: what one Session will do."""
@@ -153,6 +156,8 @@ class Rollout:
     network: Network
     retries: int = 1
     """How many further attempts an infrastructure error may cost."""
+    failed_turns: FailedTurns | None = None
+    """What a Turn counts as that failed for a reason which the Core does not name; None if the Core names them all."""
     labels: Mapping[str, str] = field(default_factory=dict)
     model_params: Mapping[str, Any] = field(default_factory=dict)
     """What the embedded Core merges into each request to the model."""

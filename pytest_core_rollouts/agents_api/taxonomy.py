@@ -20,8 +20,8 @@ class Meaning:
 
     `retry`: whether the same call is sent again (`RetryPolicy` says how often). `attempt`: whether a new attempt at
     the rollout may fix it. `stops`: whether every other rollout would meet it too, and `needs_witness`: only if another
-    rollout met it as well. `throttles`: whether it asks for fewer rollouts at a time. `status` and `reward` are the
-    record's if no attempt fixed it.
+    rollout met it as well. `throttles`: whether it asks for fewer rollouts at a time. `unexplained`: whether it may as
+    well be the agent's doing (`--rollout-failed-turns`). `status` and `reward` are the record's if no attempt fixed it.
     """
 
     what: str
@@ -30,6 +30,7 @@ class Meaning:
     stops: bool = False
     needs_witness: bool = False
     throttles: bool = False
+    unexplained: bool = False
     status: Literal["completed", "failed", "cancelled", "timeout", "error"] = "error"
     reward: float | None = None
 
@@ -103,8 +104,8 @@ TURN: Mapping[str, Meaning] = {
     "request_timeout": Meaning("the model did not answer in time", attempt=True, status="failed"),
     "server_error": Meaning("the model's server broke", attempt=True, status="failed"),
     "sandbox_error": Meaning("the sandbox broke", attempt=True, status="failed"),
-    "internal_error": Meaning("the Core broke", attempt=True, status="failed"),
-    "any other": Meaning("not known to be the agent's doing", attempt=True, status="failed"),
+    "internal_error": Meaning("the Core broke", attempt=True, unexplained=True, status="failed"),
+    "any other": Meaning("not known to be the agent's doing", attempt=True, unexplained=True, status="failed"),
 }
 """Codes of a failed Turn."""
 

@@ -14,7 +14,7 @@ from pytest_core_rollouts.embedded.hidden import find_places, hide
 from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, Pool, PoolStopped
 from pytest_core_rollouts.engine.runs import Run, RunEnded
 from pytest_core_rollouts.grading import Answer, Grade, grade_answer
-from pytest_core_rollouts.matrix import Agent, Rollout, check_distinct, new_run_id
+from pytest_core_rollouts.matrix import Agent, FailedTurns, Rollout, check_distinct, new_run_id
 from pytest_core_rollouts.records import RolloutRecord, append, check_writable
 from pytest_core_rollouts.records.masking import Masker
 from pytest_core_rollouts.rollout import Grader, RolloutRunner
@@ -35,7 +35,8 @@ class Engine:
     `out`: a JSONL file that gets a row per finished rollout, before anybody hears of it. `grade`: replaces the
     comparison with `Task.expected`; called in a thread, as `grade(task, answer, rollout)`. `max_waiting`: `submit`
     blocks while more results than this wait to be read or to be run. The keys of model providers are taken from the
-    environment variables that agents name (default MODEL_API_KEY).
+    environment variables that agents name (default MODEL_API_KEY). `failed_turns`: what a Turn counts as that failed
+    for a reason which the Core does not name: "missing" or, so that no policy gains by it, "zero".
 
     Raises RecordsError when `out` can't be written, ValueError for a bad URL or key.
     """
@@ -51,6 +52,7 @@ class Engine:
         timeout: float = 900.0,
         network: Network | None = None,
         retries: int = 1,
+        failed_turns: FailedTurns = "missing",
         max_waiting: int | None = None,
     ) -> None:
         self._base_url, self._api_key = base_url, api_key
@@ -62,6 +64,9 @@ class Engine:
         """Each ends what a run hides from graders' sandboxes."""
         self._hidden: set[str] = set()
         self._timeout, self._network, self._retries = timeout, network or Network.disabled(), retries
+        if failed_turns not in ("missing", "zero"):
+            raise ValueError(f"failed_turns: expected 'missing' or 'zero', got {failed_turns!r}")
+        self._failed_turns = failed_turns
         self._max_waiting = max_waiting
         self._model_keys: dict[str, str] = {}
         self._masks = Masker([api_key])
@@ -178,6 +183,7 @@ class Engine:
                 timeout=timeout or task.timeout or self._timeout,
                 network=task.network or self._network,
                 retries=self._retries,
+                failed_turns=self._failed_turns,
                 labels=dict(labels),
             )
             for task in ([tasks] if isinstance(tasks, Task) else tasks)

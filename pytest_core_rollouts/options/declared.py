@@ -108,6 +108,12 @@ OPTIONS: Final = (
         "N",
         "Further attempts for a rollout that an infrastructure error spoiled, never for a wrong answer. Default: 1.",
     ),
+    _value(
+        "failed-turns",
+        "missing|zero",
+        "What a Turn counts as that failed for a reason which the Core does not name: missing (default), or reward 0, "
+        "for training. The embedded Core names every reason.",
+    ),
     _list("label", "KEY=VALUE", "Label kept in every row of the JSONL and in the Session's metadata."),
     _value(
         "items",

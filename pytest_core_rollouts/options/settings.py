@@ -13,7 +13,7 @@ import pytest
 
 from pytest_core_rollouts import task_sources
 from pytest_core_rollouts.gates.gate import AllowedErrors, Gate, parse_gate
-from pytest_core_rollouts.matrix import Agent
+from pytest_core_rollouts.matrix import Agent, FailedTurns
 from pytest_core_rollouts.options import values as option_values
 from pytest_core_rollouts.options.agents import EMBEDDED, agents_from_options, model_key_names, secure_url
 from pytest_core_rollouts.options.asked import any_option, roots_of
@@ -71,6 +71,7 @@ class Settings:
     """Seconds after which nothing more starts."""
     max_tokens: int | None = None
     retries: int = 1
+    failed_turns: FailedTurns = "missing"
     labels: Mapping[str, str] = field(default_factory=dict)
     items: str = "inline"
     hide_expected: bool = False
@@ -174,6 +175,7 @@ def read_settings(config: pytest.Config) -> Settings:
         max_time=values.one("max-time", option_values.duration, None),
         max_tokens=values.one("max-tokens", option_values.positive_integer, None),
         retries=values.one("retries", option_values.count, 1),
+        failed_turns=values.one("failed-turns", option_values.failed_turns, "missing"),
         labels=_labels(values),
         items=values.one("items", option_values.one_of("inline", "files", "none"), "inline"),
         hide_expected=values.switch("hide-expected"),

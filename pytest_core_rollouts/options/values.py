@@ -13,6 +13,7 @@ import pytest
 
 from pytest_core_rollouts.gates.gate import AllowedErrors, Gate, GateError, parse_gate
 from pytest_core_rollouts.grading import InvalidJSON, parse_json
+from pytest_core_rollouts.matrix import FailedTurns
 from pytest_core_rollouts.options.declared import BY_NAME
 from pytest_core_rollouts.task_folders import fs_name
 from pytest_core_rollouts.tasks import Network
@@ -162,6 +163,11 @@ def network(text: str) -> Network:
     if text not in ("disabled", "enabled"):
         raise ValueError("is neither disabled nor enabled")
     return Network.enabled() if text == "enabled" else Network.disabled()
+
+
+def failed_turns(text: str) -> FailedTurns:
+    one_of("missing", "zero")(text)
+    return "zero" if text == "zero" else "missing"
 
 
 def one_of(*known: str) -> Callable[[str], str]:

@@ -126,6 +126,7 @@ def index(found: Scan, files: Sequence[str], baseline: Baseline | None = None) -
         "settings": _settings(found.rows),
         "outcomes": OUTCOMES,
         "faults": _faults(found.rows),
+        "warnings": summary.warnings,
         "rollouts": _columns(found, tasks, keys, runs),
         "baseline": None if baseline is None else compare_runs(found.summary(judged=True), baseline, tasks, keys),
     }

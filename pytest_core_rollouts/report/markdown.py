@@ -57,6 +57,8 @@ def _parts(summary: Summary, *, width: int | None = None, whole: bool = True, gr
         yield notes
     if faults := _faults_by_kind(summary, None if whole else FEW_KINDS):
         yield faults
+    if warnings := _list([f"- warning: {prose(warning)}" for warning in summary.warnings], width):
+        yield warnings
     if summary.samples[1] > (1 if whole else 2) and (whole or 0 < summary.solved < summary.graded):
         yield _estimates(summary)
         if few := _few_samples(summary, width, None if whole else FEW_TASKS):

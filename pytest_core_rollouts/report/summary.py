@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Any
 
 from pytest_core_rollouts.records import RolloutRecord, effective
+from pytest_core_rollouts.report.failed_turns import failed_turn_warnings, is_unexplained
 from pytest_core_rollouts.report.health import GroupHealth, fault_kind, group_health
 from pytest_core_rollouts.statistics import PassRate, pass_at_k, pass_hat_k
 from pytest_core_rollouts.statistics import passing as statistics
@@ -36,6 +37,7 @@ class TaskScore:
     timeouts: int
     digests: frozenset[tuple[str, str]] = frozenset()  # (input, grading) of its rows: one pair, unless it was changed
     interrupted: int = 0
+    failed_turns: int = 0  # rows whose Turn failed for a reason that may or may not be the agent's doing
     xfails: int = 0  # rollouts that were expected to fail, those that were interrupted too
 
     @property
@@ -230,6 +232,11 @@ class Summary:
         return tuple(sorted({task.task for agent in self.agents for task in agent.tasks}))
 
     @property
+    def warnings(self) -> list[str]:
+        """What a reader should know before trusting the figures."""
+        return failed_turn_warnings({agent.label: agent.tasks for agent in self.agents})
+
+    @property
     def samples(self) -> tuple[int, int]:
         """The fewest and the most samples selected of one task and agent; (0, 0) without rows."""
         counts = [task.planned for agent in self.agents for task in agent.tasks]
@@ -381,6 +388,7 @@ def _task_score(task: str, rows: Sequence[RolloutRecord]) -> TaskScore:
         timeouts=sum(row.status == "timeout" for row in rows),
         digests=frozenset((row.input_digest, row.grading_digest) for row in rows),
         interrupted=interrupted,
+        failed_turns=sum(map(is_unexplained, rows)),
         xfails=sum(row.xfail for row in rows),
     )
 

@@ -269,6 +269,13 @@ class _Attempt:
 
     def _pressed(self, meaning: Meaning, error: str) -> _End:
         """The end by a fault of the Turn or the Session; a throttled Turn slows down what follows."""
+        setting = self.progress.rollout.failed_turns
+        if meaning.unexplained and setting is not None:
+            counted = "missing" if setting == "missing" else "reward 0"
+            note = f"the Core does not say why the Turn failed; counted as {counted} (--rollout-failed-turns)"
+            self.progress.notes.append(note)
+            if setting == "zero":
+                meaning = replace(meaning, reward=0.0, attempt=False)
         pause = self.runner.pressure.throttled(self.progress.start) if meaning.throttles else 0.0
         return _End.by(meaning, error, pause=pause)
 

@@ -138,6 +138,7 @@ def _settings(rollout: Rollout) -> dict[str, Any]:
         **({"outputs": asdict(outputs)} if outputs is not None else {}),
         "protocol": rollout.agent.effective_protocol,
         "base_url": rollout.agent.base_url,
+        **({"failed_turns": rollout.failed_turns} if rollout.failed_turns == "zero" else {}),
         **({"model_params": dict(rollout.model_params)} if rollout.model_params else {}),
         "versions": {"pytest-core-rollouts": __version__},
     }

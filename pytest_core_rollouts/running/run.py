@@ -233,6 +233,7 @@ class Run(ResultSource):
             timeout=settings.timeout.over(task.timeout),
             network=settings.network.over(task.network),
             retries=settings.retries,
+            failed_turns=None if settings.embedded else settings.failed_turns,
             labels=settings.labels,
             model_params=settings.model_params,
             attempt=attempt,

@@ -310,6 +310,7 @@ const faults = () =>
     "section",
     { class: "panel", "aria-label": "What went wrong" },
     h("div", { class: "panel-head" }, h("h2", null, "What went wrong")),
+    report.warnings.map((warning) => h("p", { class: "muted small" }, `warning: ${warning}`)),
     h(
       "ul",
       { class: "faults" },
