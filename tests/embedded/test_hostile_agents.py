@@ -224,7 +224,7 @@ def test_a_home_full_of_links_fools_nobody(agents_wire: Wire, harness: str) -> N
 def test_a_full_disk_is_its_own(agents_wire: Wire) -> None:
     turn, _, _ = run(agents_wire, "codex", "for i in 1 2 3 4; do head -c 400M /dev/zero >f$i; sleep 0.6; done")
     assert turn["error"]["code"] == "sandbox_limit_exceeded"
-    assert "disk: more than" in turn["error"]["message"]
+    assert "disk: at least" in turn["error"]["message"]
 
 
 @needs_codex

@@ -167,9 +167,9 @@ INOTIFY = """if True:
         pytest.param(FILL_SOCKETS, id="socket buffers"),
         pytest.param(
             "import os\n"
-            "keep = []\n"
-            "for _ in range(7): os.fork()\n"
-            "for _ in range(500):\n"
+            "keep, ballast = [], bytearray(b'x') * (120 * MIB)\n"
+            "for _ in range(5): os.fork()\n"
+            "for _ in range(480):\n"
             "    r, w = os.pipe(); os.set_blocking(w, False); keep.append(r)\n"
             "    try:\n"
             "        while True: os.write(w, bytes(65536))\n"
