@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -170,3 +171,14 @@ def pytest_collection_modifyitems(items):
     result = project.run("tasks", "--harness", "codex", "--model", "a/b", "--collect-only")
     expected = [("agent", "codex-a-b-c14cdd"), ("harness", "codex"), ("model", "a/b"), ("sample", 0), ("task", "sum")]
     assert f"mark: {expected}" in text_of(result)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_tasks_outside_of_the_root_directory_keep_ids_of_their_own(project: Project, workers: tuple[str, ...]) -> None:
+    for name in ("a", "b"):
+        project.task(name)
+    project.write("ci/pytest.ini", "[pytest]\n")
+    result = project.run("-c", "ci/pytest.ini", "tasks/a", "tasks/b", "--rollout-out", "rows.jsonl", *workers)
+    assert outcomes(result) == {"passed": 2}, text_of(result)
+    rows = [json.loads(line) for line in (project.path / "rows.jsonl").read_text().splitlines()]
+    assert sorted(row["task"] for row in rows) == ["../tasks/a", "../tasks/b"]
