@@ -13,8 +13,9 @@ HEAD = """\
 The tables are made from the code (`docs/generate_errors.py`), and the code goes by them:
 `pytest_core_rollouts/agents_api/taxonomy.py`.
 
-An error of the infrastructure is missing data: `reward` is null, never 0. Only what the agent itself did is a reward
-of 0. What no table names is taken for infrastructure.
+An error of the infrastructure is missing data: `reward` is null, never 0.
+What the agent causes is reward 0, without another attempt.
+What no table names is taken for infrastructure.
 
 - **Same call**: whether the request is sent again. *while patient*: for two minutes after its first fault, with
   pauses that grow from 0.5 to 15 s (half of it by chance), or as long as `Retry-After` asks for, up to a minute; *a
@@ -24,9 +25,17 @@ of 0. What no table names is taken for infrastructure.
   faults of earlier attempts are in `notes`.
 - **Run**: what every other rollout would meet too stops the run: nothing new starts, the rest is named as not run,
   exit code 2. `--rollout-resume` goes on from there.
-- **Status, reward**: what the row says where no attempt mended it.
+  *stops, if a second rollout met it*: a fault of the model's server needs a rollout of another task that met the same
+  with the same agent file (in a run of one task, another rollout of it), each before its agent had used a tool.
+  Else one agent could stop the run with a request that it makes by hand. With `-n` each worker counts its own.
+- **Can the agent cause it?** Agents include policies in training, which learn whatever raises their mean reward.
+  So a code that is *yes* is reward 0; under each table stands why the others are missing data.
+- **Status, reward**: what the row says if no attempt fixed it.
 
 """
+
+MANY = 5
+"""Codes of one reason, from which on they are not listed again."""
 
 OUTAGES = """\
 ## A Core that is down for everyone
@@ -64,16 +73,33 @@ def errors_page() -> str:
 
 
 def _table(title: str, first: str, meanings: Mapping[str, Meaning]) -> str:
-    head = f"## {title}\n\n| {first} | meaning | same call | new attempt | run | status | reward |\n"
+    columns = (first, "meaning", "same call", "new attempt", "run", "status", "reward", "can the agent cause it?")
+    head = f"| {' | '.join(columns)} |\n{'| --- ' * len(columns)}|\n"
     rows = "".join(_row(name, meaning) for name, meaning in meanings.items())
-    return f"{head}| --- | --- | --- | --- | --- | --- | --- |\n{rows}\n"
+    return f"## {title}\n\n{head}{rows}\n{_reasons(meanings)}\n"
+
+
+def _reasons(meanings: Mapping[str, Meaning]) -> str:
+    """Why what gives no reward is missing data: a line for each reason, with the codes that it holds for."""
+    codes: dict[str, list[str]] = {}
+    for name, meaning in meanings.items():
+        if meaning.reward is None:
+            codes.setdefault(meaning.because, []).append(f"`{name}`")
+    common = max(codes, key=lambda reason: len(codes[reason]))
+    rest = codes.pop(common) if len(codes[common]) > MANY else []
+    lines = [f"- {', '.join(names)}: {reason}\n" for reason, names in codes.items()]
+    if rest:
+        lines.append(f"- {'All others' if lines else 'All'}: {common}\n")
+    return "Why these are missing data:\n\n" + "".join(lines)
 
 
 def _row(name: str, meaning: Meaning) -> str:
-    run = "stops" if meaning.stops else "slows down" if meaning.throttles else "goes on"
+    stops = "stops, if a second rollout met it" if meaning.needs_witness else "stops"
+    run = stops if meaning.stops else "slows down" if meaning.throttles else "goes on"
     reward = "null" if meaning.reward is None else f"{meaning.reward:g}"
     attempt = "yes" if meaning.attempt else "no"
-    return f"| `{name}` | {meaning.what} | {meaning.retry} | {attempt} | {run} | `{meaning.status}` | {reward} |\n"
+    cells = (f"`{name}`", meaning.what, meaning.retry, attempt, run, f"`{meaning.status}`", reward, meaning.agent)
+    return f"| {' | '.join(cells)} |\n"
 
 
 if __name__ == "__main__":

@@ -37,6 +37,13 @@ def test_only_what_the_agent_did_is_a_reward_and_that_is_never_done_again(meanin
 
 
 @pytest.mark.parametrize("meaning", MEANINGS)
+def test_what_the_agent_can_cause_is_a_zero_and_the_rest_says_why_it_is_missing(meaning: Meaning) -> None:
+    assert (meaning.agent == "yes") == (meaning.reward == 0.0)
+    assert bool(meaning.because) == (meaning.reward is None)
+    assert meaning.agent == "partly" or not meaning.unexplained
+
+
+@pytest.mark.parametrize("meaning", MEANINGS)
 def test_what_stops_the_run_is_not_tried_again(meaning: Meaning) -> None:
     assert not (meaning.stops and (meaning.attempt or meaning.retry != "never"))
 
