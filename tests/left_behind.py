@@ -60,15 +60,18 @@ def _files(canaries: Path) -> Iterator[tuple[str, str]]:
         yield name, python("odd")
 
 
-NOT_ON_THE_AGENT_S_DISK = (
-    "mal\nlory",
-    "mallory\x1b[2J",
+CONTROL_NAMES = ("mal\nlory", "mallory\x1b[2J")
+"""Names with control characters: an agent can make them, and no row holds them."""
+CORE_PATHS = (
+    *CONTROL_NAMES,
     "../mallory.py",
     "/mallory.py",
     "a/../../mallory.py",
     "mal\\lory",
+    "mallory\0",
+    "./mallory",
 )
-"""Paths that only a Core can name; the first two an agent can name too."""
+"""Paths that a Core can name, and that no row holds."""
 
 
 def solution(files: Mapping[str, bytes]) -> str:

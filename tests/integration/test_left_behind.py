@@ -14,7 +14,7 @@ import pytest
 
 from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, Project, node_ids, outcomes, text_of, usage_error
-from tests.left_behind import MARK, NOT_ON_THE_AGENT_S_DISK, harmful_files, solution
+from tests.left_behind import CONTROL_NAMES, CORE_PATHS, MARK, harmful_files, solution
 
 OFF = ("-p", "no:core-rollouts")
 BARE = ((), (".",), ("--collect-only",), ("-n", "2"), ("--doctest-glob=*",))
@@ -88,7 +88,7 @@ def test_nothing_that_an_agent_left_runs(project: Project, canaries: Path) -> No
     assert_harmful(project.path / "proof", canaries)
     task = project.task("sum", yaml=YAML)
     (task / "solution").mkdir()
-    (task / "solution" / "solve.sh").write_text(solution(files))
+    (task / "solution" / "solve.sh").write_text(solution({**files, **dict.fromkeys(CONTROL_NAMES, b"x")}))
     before = paths_of(project)
     args = ("--rollout-html", "named-by-me.html", "--rollout-report", "named-by-me.md", "--junitxml", "named-by-me.xml")
     result = project.run_apart("tasks", "--core", "embedded", "--rollout-items", "files", *args)
@@ -117,7 +117,7 @@ def assert_harmful(folder: Path, canaries: Path) -> None:
 
 
 def test_nothing_that_a_core_names_runs(project: Project, core: FakeCore, canaries: Path) -> None:
-    files = {**harmful_files(canaries), **dict.fromkeys(NOT_ON_THE_AGENT_S_DISK, b"x")}
+    files = {**harmful_files(canaries), **dict.fromkeys(CORE_PATHS, b"x")}
     outputs = {f"/workspace/outputs/{path}": content for path, content in files.items()}
     items = [{"id": f"{MARK}/../conftest.py", "type": MARK, "text": MARK}]
     core.script = lambda body: Script(answer=RIGHT, artifacts=outputs, items=items)
@@ -126,7 +126,7 @@ def test_nothing_that_a_core_names_runs(project: Project, core: FakeCore, canari
     result = project.run_apart("tasks", "--rollout-items", "files", "--rollout-html", "named-by-me.html")
     assert outcomes(result) == {"passed": 1}, text_of(result)
     (row,) = project.records
-    assert {one["path"] for one in row["outputs"]} == files.keys() - set(NOT_ON_THE_AGENT_S_DISK)
+    assert {one["path"] for one in row["outputs"]} == files.keys() - set(CORE_PATHS)
     assert_named_by_rollouts(project, before)
     assert_nothing_runs(project, canaries, commands=BARE[:1])
 
