@@ -81,7 +81,7 @@ def test_a_sound_task_has_no_findings(folder: Path) -> None:
             "the instruction holds every expected value; all are short, so it may be chance",
         ),
         (
-            lambda folder: write(folder, "files/old/result.json", EXPECTED),
+            lambda folder: write(folder, "files/old/result.json", f"[{EXPECTED}]"),
             "answer-in-file",
             "old/result.json holds every expected value",
         ),
@@ -146,7 +146,7 @@ def test_a_value_within_another_is_not_there(folder: Path) -> None:
 
 def test_what_is_packed_is_read_too(folder: Path) -> None:
     write(folder, "task.yaml", "pack: true\n")
-    write(folder, "files/.git/old", EXPECTED)
+    write(folder, "files/.git/old", f"last year: {EXPECTED}")
     assert codes(folder) == ["answer-in-file"]
 
 

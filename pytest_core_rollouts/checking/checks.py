@@ -121,12 +121,17 @@ class Soundness:
     # ---- answers that can be read off
 
     def _given_away(self) -> Iterator[Finding]:
+        copies = self.task.answer_copies()
+        for path in copies:
+            yield self._finding("answer-in-file", f"{path} equals the expected answer", f"files/{path}")
         leaves = [(path, value) for path, value in _values(self.task.expected) if _tells(value)]
         if len({_forms(value)[0] for _, value in leaves}) < 2:
             return  # a single value may well stand in the data
         instruction = self.task.instruction
         yield from self._held_by("answer-in-instruction", "the instruction", "instruction.md", instruction, leaves)
         for name, text in self._files():
+            if name in copies:
+                continue
             yield from self._held_by("answer-in-file", name, f"files/{name}", text, leaves)
 
     def _held_by(

@@ -14,7 +14,7 @@ FINDINGS: Final = {
     "key-not-named": "the instruction does not name a key of the expected answer",
     "nested-key-not-named": "a key further down stands neither in the instruction nor in a file",
     "answer-in-instruction": "the instruction holds every expected value",
-    "answer-in-file": "one file holds every expected value",
+    "answer-in-file": "one file holds every expected value, or is a copy of the expected answer",
     "expected-fails": "the expected answer itself does not earn 1",
     "wrong-answer-passes": "an answer that is wrong earns 1",
     "grader-fails": "the grader raises, takes too long, or gives no reward",

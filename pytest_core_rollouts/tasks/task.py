@@ -40,6 +40,7 @@ from pytest_core_rollouts.grading import (
 from pytest_core_rollouts.grading.rules import rules_by_path
 from pytest_core_rollouts.strict_yaml import SIZE_LIMIT, Invalid, YamlError, check, text
 from pytest_core_rollouts.task_folders import GRADED_BY, is_task, utf8_name
+from pytest_core_rollouts.tasks.answer_copies import answer_copies
 from pytest_core_rollouts.tasks.files import (
     FILE_LIMIT,
     LINE_ENDINGS,
@@ -136,11 +137,27 @@ class Task:
                 object.__setattr__(self, name, value)
         if self.grading:
             check_grading(self.expected, self.grading)
+        self._refuse_answer_copies()
         if self.pack and self.files:
             object.__setattr__(self, "packed", Pack.of_files(self.files))
             object.__setattr__(self, "files", ())
         elif self.files and (problem := size_problem({file.path: file.size for file in self.files})):
             raise Invalid(problem, ("files",))
+
+    def _refuse_answer_copies(self) -> None:
+        if "answer-in-file" not in self.silence:
+            for path in self.answer_copies():
+                where = f"task {self.id!r}: files: {path}" if self.path is None else self.path / "files" / path
+                raise TaskError(
+                    f"{where}: equals the expected answer, so an agent need only copy it; remove the file, or say why "
+                    "it is there with `silence: {answer-in-file: ...}` in task.yaml"
+                )
+
+    def answer_copies(self) -> list[str]:
+        """The paths of files that equal the expected answer."""
+        if self.expected is None:
+            return []
+        return list(answer_copies(self.expected, self.files, self.packed, self.path))
 
     @property
     def solution(self) -> bytes | None:
