@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.checking import Finding, Soundness, silenced, within
-from pytest_core_rollouts.grading import Grade
+from pytest_core_rollouts.checking import Finding, Soundness, silenced
 from pytest_core_rollouts.tasks import Task, load_task
 from pytest_core_rollouts.tasks.findings import FINDINGS, WARNINGS
 
@@ -213,15 +212,3 @@ def test_a_task_for_a_patch_names_the_patch(folder: Path) -> None:
     assert [finding.message[:60] for finding in findings(folder)] == [
         "the instruction does not name /workspace/outputs/fix.patch, "
     ]
-
-
-def test_a_grader_that_hangs_is_left() -> None:
-    def slow() -> Grade:
-        time.sleep(5)
-        return Grade(1.0)
-
-    with pytest.raises(TimeoutError, match=r"it took more than 0\.2 s"):
-        within(0.2, slow)
-    assert within(5, lambda: Grade(0.5)).reward == 0.5
-    with pytest.raises(RuntimeError, match="SystemExit"):
-        within(5, lambda: exit(1))

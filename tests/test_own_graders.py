@@ -26,11 +26,17 @@ def task_with(folder: Path, grader: str, expected: str | None = None) -> Task:
     return load_task(folder, folder.name)
 
 
+def graded(task: Task, answer: Answer | None = None, rollout: object = None) -> Grade:
+    """The grade, made in this process: what a worker process does (`test_grader_pool.py` has that)."""
+    assert task.grader is not None
+    return task.grader.grade_here(task, answer or Answer(), rollout)
+
+
 def test_a_grader_may_lie_in_a_folder_of_any_name(tmp_path: Path) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     folder.mkdir()
     (folder / "grader.py").write_text("def grade(): return 1")
-    assert load_grader(folder / "grader.py").grade(None, Answer(), None) == Grade(1.0)
+    assert load_grader(folder / "grader.py").grade_here(None, Answer(), None) == Grade(1.0)
 
 
 # What it gets, by name
@@ -61,19 +67,19 @@ def test_a_grader_takes_what_it_names(tmp_path: Path, arguments: str, wanted: st
         "": [],
         "**everything": ["answer", "answer_text", "artifacts", "rollout", "task"],
     }
-    assert task.grade(answer, ROLLOUT).note == str(values[arguments])
+    assert graded(task, answer, ROLLOUT).note == str(values[arguments])
 
 
 def test_what_there_is_not_can_not_be_asked_for(tmp_path: Path) -> None:
     task = task_with(tmp_path / "t", "grade = lambda answer, expected: 1")
     with pytest.raises(TypeError, match=r"grade\(\) asks for 'expected'; it can have task, answer, artifacts"):
-        task.grade(Answer())
+        graded(task)
 
 
 def test_the_grader_decides_where_there_is_an_expected_answer_too(tmp_path: Path) -> None:
     task = task_with(tmp_path / "t", "def grade(task, answer): return answer.value == task.expected", '{"x": 1}')
-    assert task.grade(Answer(value={"x": 1})).reward == 1
-    assert task.grade(Answer(value={"x": 1, "y": 2})).reward == 0
+    assert graded(task, Answer(value={"x": 1})).reward == 1
+    assert graded(task, Answer(value={"x": 1, "y": 2})).reward == 0
 
 
 # What it may return
@@ -126,7 +132,7 @@ def test_two_graders_never_see_each_other_and_shadow_nothing(tmp_path: Path) -> 
         for name, reward in (("a", 0.25), ("b", 0.75))
     ]
     (tmp_path / "a" / "json" / "json.py").write_text("raise SystemExit('must not be imported')")
-    assert [task.grade(Answer()).reward for task in tasks] == [0.25, 0.75]
+    assert [graded(task).reward for task in tasks] == [0.25, 0.75]
     assert sys.path == path
     new = set(sys.modules) - modules
     assert all(name.startswith("rollout_grader_") for name in new)
@@ -138,8 +144,8 @@ def test_a_grader_runs_once_and_only_when_it_grades(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     task = task_with(tmp_path / "t", f"open({str(mark)!r}, 'a').write('x')\ndef grade(): return 1\n")
     assert not mark.exists()
-    task.grade(Answer())
-    task.grade(Answer())
+    graded(task)
+    graded(task)
     assert mark.read_text() == "x"
 
 
@@ -148,7 +154,7 @@ def test_what_runs_is_what_the_digest_says(tmp_path: Path) -> None:
     changed = task_with(tmp_path / "t", "def grade(): return 0")
     assert task.grading_digest != changed.grading_digest
     assert task.input_digest == changed.input_digest
-    assert (task.grade(Answer()).reward, changed.grade(Answer()).reward) == (1, 0)
+    assert (graded(task).reward, graded(changed).reward) == (1, 0)
 
 
 def test_a_grader_is_no_file_of_the_task(tmp_path: Path) -> None:
@@ -172,7 +178,7 @@ def test_a_faulty_grader_is_an_error_at_collection(tmp_path: Path, source: str, 
     if problem is None:  # an annotation gives a name that is none before it runs
         task = task_with(tmp_path / "t", source)
         with pytest.raises(TypeError, match="grade is no function"):
-            task.grade(Answer())
+            graded(task)
         return
     with pytest.raises(TaskError) as caught:
         task_with(tmp_path / "t", source)
@@ -189,11 +195,11 @@ def test_grade_may_be_defined_in_any_way(tmp_path: Path, source: str) -> None:
 def test_what_a_grader_raises_goes_on(tmp_path: Path) -> None:
     task = task_with(tmp_path / "t", "def grade(answer): return answer.value['x']")
     with pytest.raises(KeyError):
-        task.grade(Answer(value={}))
+        graded(task, Answer(value={}))
     task = task_with(tmp_path / "t", "raise RuntimeError('at import')\ndef grade(): return 1")
     for _ in range(2):
         with pytest.raises(RuntimeError, match="at import"):
-            task.grade(Answer())
+            graded(task)
 
 
 def test_a_task_without_anything_to_grade_by_says_so() -> None:

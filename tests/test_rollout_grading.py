@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -163,5 +164,7 @@ def test_a_grader_that_ends_after_everybody_left_disturbs_nobody(capfd: pytest.C
 
     with pytest.raises(GraderFailed):
         asyncio.run(Graders(seconds=0.05).call(late))
+    gc.collect()  # the thread ends with its `Graders`
     threads[0].join(10)
+    assert not threads[0].is_alive()
     assert capfd.readouterr().err == ""

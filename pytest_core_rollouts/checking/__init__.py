@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_core_rollouts.checking.checks import Finding, Soundness, silenced, within
+from pytest_core_rollouts.checking.checks import Finding, Soundness, silenced
 
-__all__ = ["Finding", "Soundness", "silenced", "within"]
+__all__ = ["Finding", "Soundness", "silenced"]

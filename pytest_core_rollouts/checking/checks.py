@@ -6,8 +6,8 @@ answer stands where the agent can read it off. Codes and their meaning: `finding
 
 from __future__ import annotations
 
+import asyncio
 import re
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.grading.comparing import render_path, size
+from pytest_core_rollouts.grading.threads import GraderFailed, Graders
 from pytest_core_rollouts.report.cells import reward_text
 from pytest_core_rollouts.tasks import Task
 from pytest_core_rollouts.tasks.findings import UNFINISHED, WARNINGS
 
 ANSWER: Final = "/workspace/outputs/answer.json"
-GRADE_SECONDS: Final = 60.0
 SHOWN: Final = 5
 """Places of one finding that are listed for a task."""
 PLAIN_WORK: Final = 300_000
@@ -172,8 +172,8 @@ class Soundness:
             for what, answer in self._wrong_answers():
                 if self._reward(answer) >= 1:
                     found.setdefault("wrong-answer-passes", []).append(what)
-        except Exception as error:  # noqa: BLE001 - whatever a grader of the project's raises is what is found
-            yield self._finding("grader-fails", f"the grader raised {type(error).__name__}: {error}", self._graded_by)
+        except GraderFailed as failure:
+            yield self._finding("grader-fails", str(failure), self._graded_by)
             return
         for code, places in found.items():
             yield self._finding(code, f"earns 1: {_some(places)}", self._graded_by)
@@ -208,7 +208,7 @@ class Soundness:
     def _reward(self, answer: Answer) -> float:
         if not self.own:
             return self.grade(self.task, answer).reward
-        return within(GRADE_SECONDS, lambda: self.grade(self.task, answer)).reward
+        return asyncio.run(Graders().call(lambda: self.grade(self.task, answer))).reward
 
     def _zero_tolerances(self) -> Iterator[Finding]:
         task = self.task
@@ -256,26 +256,6 @@ def silenced(task: Task, findings: Iterable[Finding], tried: frozenset[str]) -> 
         if code in tried:
             path = None if task.path is None else task.path / "task.yaml"
             yield Finding("silence-unused", task.id, f"silence: there is no {code} to silence; remove it", path)
-
-
-def within(seconds: float, work: Callable[[], Grade]) -> Grade:
-    """What `work` returns or raises; TimeoutError where it takes longer: its thread can't be ended, and is left."""
-    done: list[Grade | BaseException] = []
-
-    def run() -> None:
-        try:
-            done.append(work())
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            done.append(error)
-
-    thread = threading.Thread(target=run, name="grader", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not done:
-        raise TimeoutError(f"it took more than {seconds:g} s")
-    if isinstance(result := done[0], Grade):
-        return result
-    raise result if isinstance(result, Exception) else RuntimeError(f"{type(result).__name__}: {result}")
 
 
 # ---- values

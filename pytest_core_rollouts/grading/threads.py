@@ -1,26 +1,49 @@
-"""Runs graders: user code that may raise, hang or call exit, beside an event loop that none of it may disturb."""
+"""Runs graders in threads, off the event loop: user code that may raise, hang or call exit.
+
+A thread can't be ended from outside, and one that holds the GIL holds up every other. That is the limit of what this
+can do for graders that need the process they live in; a `grader.py` runs in a process that can be killed (see
+`tasks.grader_pool`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import queue
 import threading
+import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
 
 GRADE_SECONDS = 60.0
-_OURS = str(Path(__file__).parent)
+_OURS = str(Path(__file__).parents[1])
 GRADERS = 4
 """Graders that run at the same time."""
 
 
 class GraderFailed(Exception):
-    """A grader raised or took too long; `str()` says which."""
+    """A grader raised, crashed or took too long; `str()` says which. `code` is the fault's in docs/errors.md."""
+
+    code = "grader"
+
+    def __init__(self, problem: str, brief: str | None = None) -> None:
+        super().__init__(problem)
+        self._brief = brief
+
+    @property
+    def brief(self) -> GraderFailed:
+        """The same without the grader's own words."""
+        return self if self._brief is None else GraderFailed(self._brief)
+
+    @classmethod
+    def by(cls, kind: str, text: str, place: str) -> GraderFailed:
+        """A grader raised an exception of this type and text; `place` is where, such as ` (grader.py:3)`."""
+        brief = f"the grader raised {kind}, its text left out (--rollout-hide-expected){place}"
+        return cls(f"the grader raised {kind}: {text}{place}", brief)
 
 
 class Graders:
@@ -42,15 +65,53 @@ class Graders:
             loop = asyncio.get_running_loop()
             done: asyncio.Future[T] = loop.create_future()
             thread = self._idle.pop() if self._idle else _Thread()
-            thread.run(lambda: _run(grade, loop, done))
+            limit = _Limit(self.seconds)
+            thread.run(lambda: _run(grade, limit, loop, done))
             try:
-                await asyncio.wait({done}, timeout=self.seconds)
+                while not done.done() and limit.left > 0:
+                    await asyncio.wait({done}, timeout=max(limit.left, 0.05))
                 if done.done():
                     self._idle.append(thread)
                     return done.result()
             finally:
                 done.cancel()
             raise GraderFailed(f"the grader took more than {self.seconds:g} s")
+
+
+class _Limit:
+    """Seconds that a grader has, apart from those in which it waits for something with its own limit."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+        self._since: float | None = time.monotonic()
+
+    @property
+    def left(self) -> float:
+        since = self._since
+        return self._left if since is None else self._left - (time.monotonic() - since)
+
+    def pause(self) -> None:
+        self._left, self._since = self.left, None
+
+    def go_on(self) -> None:
+        self._since = time.monotonic()
+
+
+_current = threading.local()
+
+
+@contextmanager
+def without_limit() -> Iterator[None]:
+    """Stop the clock of the grader that this thread runs, if it runs one: what follows has its own limit."""
+    limit: _Limit | None = getattr(_current, "limit", None)
+    if limit is None:
+        yield
+        return
+    limit.pause()
+    try:
+        yield
+    finally:
+        limit.go_on()
 
 
 class _Thread:
@@ -73,20 +134,28 @@ def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
         del job  # what it holds (a task, an answer) is not to wait for the next one
 
 
-def _run(grade: Callable[[], T], loop: asyncio.AbstractEventLoop, done: asyncio.Future[T]) -> None:
+def _run(grade: Callable[[], T], limit: _Limit, loop: asyncio.AbstractEventLoop, done: asyncio.Future[T]) -> None:
+    _current.limit = limit
     try:
         value = grade()
     except BaseException as error:  # noqa: BLE001 - sys.exit() or pytest.fail() in a grader is its failure, like any other
-        failure = GraderFailed(f"the grader raised {type(error).__name__}: {error}{_place(error)}")
-        failure.__cause__ = error
+        failure = error if isinstance(error, GraderFailed) else _raised(error)
         _tell(loop, done, lambda: done.set_exception(failure))
     else:
         _tell(loop, done, lambda: done.set_result(value))
 
 
-def _place(error: BaseException) -> str:
-    """Where in somebody's own code it was raised."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if _is_theirs(frame.filename)]
+def _raised(error: BaseException) -> GraderFailed:
+    failure = GraderFailed.by(type(error).__name__, str(error), place_of(error))
+    failure.__cause__ = error
+    return failure
+
+
+def place_of(error: BaseException, file: Path | None = None) -> str:
+    """Where an exception was raised, such as ` (grader.py:3)`: in `file`, else the innermost line that is not ours."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    own = [frame for frame in frames if file is not None and frame.filename == str(file)]
+    frames = own or [frame for frame in frames if _is_theirs(frame.filename)]
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 

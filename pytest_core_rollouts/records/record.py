@@ -128,7 +128,7 @@ class RolloutRecord:
     @property
     def answered(self) -> bool:
         """Whether the agent came to its end and what it left was fetched, graded or not."""
-        return self.status == "completed" or (self.status == "error" and "fetch" in self.timings)
+        return self.status == "completed" or (self.status in ("error", "failed") and "fetch" in self.timings)
 
     @property
     def work(self) -> str:

@@ -8,11 +8,12 @@ its result. The new rows name the old ones in `settings.replay_of`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from pytest_core_rollouts.agents_api.taxonomy import OURS
 from pytest_core_rollouts.grading import TEXT_LIMIT, Answer, Grade, read_answer
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
 from pytest_core_rollouts.matrix import Agent, Rollout
@@ -150,11 +151,17 @@ class Replayer:
 
     async def _graded(self, record: RolloutRecord, source: RolloutRecord, rollout: Rollout) -> RolloutRecord:
         notes = [note for note in record.notes if not _OF_GRADING.match(note)]
+        outputs: Sequence[Mapping[str, Any]] = ()
         try:
             answer = _answer(source, read_kept_files(self.replay.path, source.outputs))
-            outputs = self.keep_files(rollout, source.attempt, answer.artifacts) if answer.artifacts else ()
+            if answer.artifacts:
+                outputs = self.keep_files(rollout, source.attempt, answer.artifacts)
             grade = await self._grade(answer, rollout)
-        except (GraderFailed, RecordsError) as failure:
+        except GraderFailed as failure:
+            meaning = OURS[failure.code]
+            record = replace(record, status=meaning.status, reward=meaning.reward, error=str(failure))
+            return replace(record, reasons=(), notes=notes, outputs=outputs)
+        except RecordsError as failure:
             return replace(record, status="error", reward=None, error=str(failure), reasons=(), notes=notes)
         if grade.note and grade.note not in notes:
             notes.append(grade.note)

@@ -238,7 +238,7 @@ class _Attempt:
         except Fault as fault:
             meaning, ending = fault.meaning, self._pressed(fault.meaning, str(fault))
         except GraderFailed as failure:
-            return _End.by(OURS["grader"], str(failure))
+            return _End.by(OURS[failure.code], str(failure))
         except Stopped:
             return _End.by(OURS["interrupted"], INTERRUPTED)
         except AgentsAPIError as error:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pytest_core_rollouts.collecting.collect import RolloutItem
 from pytest_core_rollouts.grading import Answer, Grade
+from pytest_core_rollouts.grading.threads import GraderFailed
 from pytest_core_rollouts.matrix import Rollout
 from pytest_core_rollouts.records.hiding import Withheld, hide_note
 from pytest_core_rollouts.tasks import Task
@@ -13,7 +14,10 @@ from pytest_core_rollouts.tasks.own_graders import as_grade
 
 
 class ProjectGrading:
-    """Grades each task as the hooks that see it want. `hide_expected`: what code of theirs says is kept from view."""
+    """Grades each task as the hooks that see it want. `hide_expected`: what code of theirs says is kept from view.
+
+    Hooks need the process that they live in: they run in a thread of it. A `grader.py` runs in a worker process.
+    """
 
     def __init__(self, *, hide_expected: bool) -> None:
         self._hide_expected = hide_expected
@@ -29,11 +33,13 @@ class ProjectGrading:
         return task.grader is None and not self._hooks[task.id].pytest_rollout_grade.get_hookimpls()
 
     def grade(self, task: Task, answer: Answer, rollout: Rollout) -> Grade:
-        """Grade as the project says, else as the task does. Runs in a thread of its own."""
+        """Grade as the project says, else as the task does. Runs in a thread, off the event loop."""
         if not self._hide_expected or self.asks_nobody(task):
             return self._grade(task, answer, rollout)
         try:
             return hide_note(self._grade(task, answer, rollout))
+        except GraderFailed as failure:
+            raise failure.brief from None
         except BaseException as error:  # noqa: BLE001 - pytest.fail() and its kin are no Exceptions
             raise Withheld(error) from None
 

@@ -23,6 +23,7 @@ from pytest_core_rollouts.running.display import Display
 from pytest_core_rollouts.running.run import Run
 from pytest_core_rollouts.running.signals import Signals
 from pytest_core_rollouts.running.workers import Controller, Worker, fall_silent
+from pytest_core_rollouts.tasks.grader_pool import POOL
 
 DRY = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_per_test")
 """pytest's options under which nothing is run."""
@@ -288,4 +289,5 @@ class SessionPlugin:
 
     def pytest_unconfigure(self) -> None:
         self.run.close()
+        POOL.close_idle()
         self.signals.restore()

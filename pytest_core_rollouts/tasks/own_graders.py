@@ -1,12 +1,12 @@
-"""Graders of a project's own: a `grader.py` beside its task, and what any grader may return.
+"""A project's own graders: a `grader.py` in a task's folder, and what any grader may return.
 
 `grader.py` defines `grade`, which takes any of these by name: `task`, `answer` (an Answer), `artifacts` (the files that
 `outputs` names, content by path), `answer_text` (what the agent wrote, where that is no JSON), `rollout`. It returns a
 Grade, or a reward from 0 to 1; True and False are 1 and 0.
 
-The file is read and compiled when its task is collected, so that what runs is what the digest says, and run as a module
-of its own when it first grades. Its folder is not put on the path: two graders never see each other, and none can stand
-in for another module. It is sent to no sandbox.
+The file is read and compiled when its task is collected, so that what runs is what the digest says. It runs as a module
+in a worker process (`grader_pool`) when it first grades there. Its folder is not put on the path: two graders never see
+each other, and none can replace another module. It is sent to no sandbox.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any, Final
 
 from pytest_core_rollouts.grading import REASONS_LIMIT, Answer, Grade, Reason
@@ -36,12 +36,21 @@ class OwnGrader:
 
     path: Path
     sha256: str
-    code: CodeType = field(repr=False)
+    source: bytes = field(repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _functions: list[Callable[..., Any]] = field(default_factory=list, repr=False)
 
+    def __reduce__(self) -> tuple[type[OwnGrader], tuple[Path, str, bytes]]:
+        return OwnGrader, (self.path, self.sha256, self.source)
+
     def grade(self, task: Any, answer: Answer, rollout: Any) -> Grade:
-        """Call `grade()`. Raises whatever it raises, TypeError or ValueError for what is no grade."""
+        """Call `grade()` in a worker process and wait. Raises GraderFailed for whatever goes wrong there."""
+        from pytest_core_rollouts.tasks.grader_pool import POOL
+
+        return POOL.grade(self, task, answer, rollout)
+
+    def grade_here(self, task: Any, answer: Answer, rollout: Any) -> Grade:
+        """Call `grade()` in this process. Raises whatever it raises, TypeError or ValueError for what is no grade."""
         function = self._function()
         values = dict(
             zip(ARGUMENTS, (task, answer, answer.artifacts, answer.text, rollout), strict=True)  # what it may ask for
@@ -60,7 +69,7 @@ class OwnGrader:
         module.__file__ = str(self.path)
         sys.modules[module.__name__] = module  # dataclasses and pickle look a class's module up
         try:
-            exec(self.code, module.__dict__)
+            exec(compile(self.source, str(self.path), "exec", dont_inherit=True), module.__dict__)
         except BaseException:
             del sys.modules[module.__name__]
             raise
@@ -75,7 +84,7 @@ def load_grader(path: Path) -> OwnGrader:
     source = read_file(path, SIZE_LIMIT)
     try:
         tree = ast.parse(source, filename=str(path))
-        code = compile(tree, str(path), "exec", dont_inherit=True)
+        compile(tree, str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
         raise TaskError(f"{path}:{error.lineno or 1}: {error.msg}; mend the grader") from None
     except (ValueError, RecursionError) as error:
@@ -83,7 +92,7 @@ def load_grader(path: Path) -> OwnGrader:
     if "grade" not in {name for statement in tree.body for name in _defined(statement)}:
         raise TaskError(f"{path}: defines no grade(); write `def grade(task, answer): ...`, which returns a reward")
     _check_arguments(tree, path)
-    return OwnGrader(path, hashlib.sha256(source).hexdigest(), code)
+    return OwnGrader(path, hashlib.sha256(source).hexdigest(), source)
 
 
 def _check_arguments(tree: ast.Module, path: Path) -> None:

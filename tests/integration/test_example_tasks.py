@@ -78,10 +78,11 @@ def test_a_patch_is_graded_by_what_it_does(
     code: str, reward: float, note: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = example("patch-repository")
+    assert task.grader is not None
     if "while" in code:  # the time limit, without waiting for it
-        assert task.grader is not None
         monkeypatch.setitem(task.grader._function().__globals__, "run_in_sandbox", _impatient)
-    grade = task.grade(Answer(artifacts={"fix.patch": PATCH.format(code=code).encode()}))
+    answer = Answer(artifacts={"fix.patch": PATCH.format(code=code).encode()})
+    grade = task.grader.grade_here(task, answer, None) if "while" in code else task.grade(answer)
     assert grade.reward == reward, grade
     assert (note is None) == (grade.note is None)
     assert note is None or note in str(grade.note)

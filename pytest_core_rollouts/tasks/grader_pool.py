@@ -1,0 +1,216 @@
+"""Worker processes for `grader.py`: whatever a grader does with an answer, only its own grade is affected.
+
+A grader may hold the GIL, crash, or call `os._exit`, because of its own faults or because of what an agent answered. So
+it runs in a process that can be killed. Processes are started when they are needed, and used again, since starting
+one takes longer than most grading.
+
+What goes to a process is a pickle. What comes back is read as JSON, and never unpickled: a grader that handles what an
+agent wrote may do what the agent wants.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_core_rollouts.grading import Answer, Grade, Reason
+from pytest_core_rollouts.grading.threads import GRADE_SECONDS, GraderFailed, without_limit
+from pytest_core_rollouts.tasks.grader_process import GraderProcess, ProcessEnded, ProcessTooSlow
+
+if TYPE_CHECKING:
+    from pytest_core_rollouts.tasks.own_graders import OwnGrader
+
+PROCESSES: Final = max(2, min(4, os.cpu_count() or 1))
+MISSING_ANSWER: Final = Answer(problem="/workspace/outputs/answer.json not found")
+
+
+class AnswerBrokeGrader(GraderFailed):
+    """The answer made its grader crash or hang, twice, and the grader is sound otherwise: the agent earns 0."""
+
+    code = "grader_broken"
+
+
+class _Broke(Exception):
+    """A grader crashed or took too long; `str()` says which, and where."""
+
+
+class GraderPool:
+    """At most `most` processes, each with `seconds` for a grade. Safe to use from any thread."""
+
+    def __init__(self, *, seconds: float | None = None, most: int = PROCESSES) -> None:
+        self._seconds = seconds
+        self._most = most
+        self._changed = threading.Condition()
+        self._idle: list[GraderProcess] = []
+        self._busy: set[GraderProcess] = set()
+        self._running = 0
+        self._exclusive = 0
+        """How many wait for the pool to be empty, or have it for themselves."""
+        self._closed = False
+        self._sound: dict[tuple[Path, str], bool] = {}
+        """By path and source of a grader, whether it graded a missing answer without fault."""
+
+    @property
+    def seconds(self) -> float:
+        return GRADE_SECONDS if self._seconds is None else self._seconds
+
+    def grade(self, grader: OwnGrader, task: Any, answer: Answer, rollout: Any) -> Grade:
+        """Return what `grade()` of the `grader.py` returns. Raises GraderFailed.
+
+        A grader that breaks gets a second try, with no other grader beside it: the machine may have been busy.
+        """
+        with without_limit():
+            try:
+                with self._place():
+                    return self._run(task, answer, rollout)
+            except _Broke as first:
+                if self._sound.get((grader.path, grader.sha256)) is False:
+                    raise GraderFailed(str(first)) from None
+            with self._whole_pool():
+                try:
+                    return self._run(task, answer, rollout)
+                except _Broke as second:
+                    failure = str(second)
+                if not self._is_sound(grader, task, rollout):
+                    raise GraderFailed(failure)
+        raise AnswerBrokeGrader(
+            f"grader_broken: {failure}, twice; it grades a missing answer, so this answer broke it"
+        )
+
+    def _is_sound(self, grader: OwnGrader, task: Any, rollout: Any) -> bool:
+        key = grader.path, grader.sha256
+        if key not in self._sound:
+            try:
+                self._run(task, MISSING_ANSWER, rollout)
+            except (_Broke, GraderFailed):
+                self._sound[key] = False
+            else:
+                self._sound[key] = True
+        return self._sound[key]
+
+    def close_idle(self) -> None:
+        """End the processes that grade nothing; another grade starts a new one."""
+        with self._changed:
+            idle, self._idle = self._idle, []
+        for process in idle:
+            process.close()
+
+    def close(self) -> None:
+        """End all processes. Nothing is graded any more."""
+        with self._changed:
+            self._closed = True
+            busy = list(self._busy)
+        for process in busy:
+            process.kill()
+        self.close_idle()
+
+    # ---- places
+
+    @contextlib.contextmanager
+    def _place(self) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._exclusive and self._running < self._most)
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def _whole_pool(self) -> Iterator[None]:
+        with self._changed:
+            self._exclusive += 1
+            self._changed.wait_for(lambda: not self._running)
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._exclusive -= 1
+                self._changed.notify_all()
+
+    # ---- one grade
+
+    def _run(self, task: Any, answer: Answer, rollout: Any) -> Grade:
+        process = self._take()
+        keep = False
+        try:
+            reply = _parse(process.ask(task, answer, rollout, self.seconds))
+            keep = not reply.get("spoiled")
+        except ProcessTooSlow as slow:
+            raise _Broke(f"the grader took more than {self.seconds:g} s{_place_text(task, slow.frames)}") from None
+        except ProcessEnded as ended:
+            raise _Broke(f"{_end_text(ended.returncode)}{_place_text(task, ended.frames)}") from None
+        finally:
+            self._give_back(process, keep)
+        return _grade_of(reply)
+
+    def _take(self) -> GraderProcess:
+        with self._changed:
+            if self._closed:
+                raise GraderFailed("the grader was not run: the process is ending")
+            process = self._idle.pop() if self._idle else GraderProcess()
+            self._busy.add(process)
+            return process
+
+    def _give_back(self, process: GraderProcess, keep: bool) -> None:
+        with self._changed:
+            self._busy.discard(process)
+            keep = keep and not self._closed
+            if keep:
+                self._idle.append(process)
+        if not keep:
+            process.kill()
+
+
+def _parse(reply: bytes) -> Mapping[str, Any]:
+    try:
+        parsed = json.loads(reply)
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise GraderFailed("the grader's process sent what is no reply; it may not use descriptors of others")
+    return parsed
+
+
+def _grade_of(reply: Mapping[str, Any]) -> Grade:
+    """The Grade that a process sent, checked like any other."""
+    if (failed := reply.get("failed")) is not None:
+        raise GraderFailed(str(failed))
+    if (raised := reply.get("raised")) is not None:
+        raise GraderFailed.by(str(raised), str(reply.get("text")), str(reply.get("place") or ""))
+    try:
+        reasons = tuple(Reason(str(path), expected, answered) for path, expected, answered in reply["reasons"])
+        note = reply["note"]
+        return Grade(reply["reward"], reasons, None if note is None else str(note))
+    except (KeyError, TypeError, ValueError) as error:
+        raise GraderFailed(f"the grader's process sent what is no Grade: {error}") from None
+
+
+def _end_text(returncode: int) -> str:
+    if returncode >= 0:
+        return f"the grader ended its process with exit code {returncode}"
+    with contextlib.suppress(ValueError):
+        name = signal.Signals(-returncode).name
+        return f"the grader's process was ended by {name}" + (", out of memory?" if name == "SIGKILL" else "")
+    return f"the grader's process was ended by signal {-returncode}"
+
+
+def _place_text(task: Any, frames: list[tuple[str, int]]) -> str:
+    """The line of the task's own grader, of the frames with the innermost first."""
+    own = next((line for file, line in frames if file == os.fspath(task.grader.path)), None)
+    return "" if own is None else f" ({task.grader.path.name}:{own})"
+
+
+POOL: Final = GraderPool()
+atexit.register(POOL.close)
