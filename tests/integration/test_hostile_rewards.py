@@ -51,10 +51,14 @@ OUTPUTS = {
 }
 """Outputs that are rejected, and what the row says about them."""
 
+LONG_NAMES = """import os
+for part in ["outputs"] + [chr(0x1F600) * 63] * 62: os.mkdir(part); os.chdir(part)
+for number in range(300): open(chr(0x1F600) * 62 + str(number), "w").close()"""
 NOTHING = {
     "closed": "mkdir outputs; chmod 000 outputs . ..; true",
     "answer-folder": "mkdir -p outputs/answer.json",
     "answer-link": "mkdir outputs; ln -s /etc/passwd outputs/answer.json",
+    "long-names": f"python3 -c '{LONG_NAMES}'",
     "all-gone": "rm -rf /workspace/* ~/* ~/.[a-z]* /tmp/* 2>/dev/null; true",
 }
 """What leaves no answer, and spoils nothing else."""
