@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -63,14 +63,28 @@ def merge_places(places: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
 
     Where very many are left, folders that lie together are replaced by the folder around them.
     """
-    kept: dict[str, None] = {}
-    for place in sorted({os.path.realpath(place) for place in places}, key=_depth):
-        if not any(str(around) in kept and not holds_programs(str(around)) for around in Path(place).parents):
-            kept[place] = None
+    return _fewest({os.path.realpath(place) for place in places})
+
+
+def _fewest(real: Set[str]) -> tuple[str, ...]:
+    kept: set[str] = set()
+    whole: set[str] = set()  # those of which everything is hidden
+    for place in sorted(real, key=_depth):
+        around = _parent(place)
+        while around not in whole and around != "/":
+            around = _parent(around)
+        if around not in whole:
+            kept.add(place)
+            if not holds_programs(place):
+                whole.add(place)
     while sum(len(os.fsencode(place)) for place in kept) > _BYTES:
         deepest = max(map(_depth, kept))
-        kept = {str(Path(place).parent) if _depth(place) == deepest else place: None for place in kept}
+        kept = {_parent(place) if _depth(place) == deepest else place for place in kept}
     return tuple(sorted(kept))
+
+
+def _parent(place: str) -> str:
+    return place.rpartition("/")[0] or "/"
 
 
 @dataclass(frozen=True)
@@ -94,19 +108,20 @@ def find_places(
     around tasks and files is hidden too: other tasks, kept files, the results of others.
     """
     files, tasks = list(files), list(tasks)
-    around = [around_task(path) for task in tasks for path in {task.absolute(), task.resolve()}]
+    real = {os.path.realpath(task) for task in tasks}
+    around = {os.path.realpath(parent) for parent in {task.parent for task in tasks}}
+    around |= {_parent(task) for task in real}
+    around = {place for place in around if not _is_for_programs(place)}  # there the task itself has to do
     kept = [
         path for file in files for path in (file, file.with_suffix(".files"), file.with_name(f".{file.stem}.files"))
     ]
     hidden = merge_places([*project, Path.cwd(), *around, *(file.parent for file in files)])
-    return Places(hidden, merge_places([*tasks, *folders, *kept]))
+    return Places(hidden, _fewest({*real, *(os.path.realpath(path) for path in (*folders, *kept))}))
 
 
-def around_task(task: Path) -> Path:
-    """The folder around a task, or the task itself if programs are in that folder."""
-    parent = os.path.realpath(task.parent)
-    programs = Path(parent).name in PROGRAM_FOLDERS and holds_programs(str(Path(parent).parent))
-    return task if programs or holds_programs(parent) else Path(parent)
+def _is_for_programs(place: str) -> bool:
+    """Whether the folder can't be hidden: it holds programs, or is one that they are in."""
+    return holds_programs(place) or (Path(place).name in PROGRAM_FOLDERS and holds_programs(_parent(place)))
 
 
 def holds_programs(place: str) -> bool:

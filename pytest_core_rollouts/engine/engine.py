@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_core_rollouts.embedded.hidden import find_places, hide
+from pytest_core_rollouts.embedded.hidden import find_places, hide, merge_places
 from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, Pool, PoolStopped
 from pytest_core_rollouts.engine.runs import Run, RunEnded
 from pytest_core_rollouts.grading import Answer, Grade, grade_answer
@@ -223,13 +223,11 @@ class Engine:
         return 0 if run is None else len({rollout.task.id for rollout in run.rollouts})
 
     def _hide(self, tasks: Iterable[Path]) -> None:
-        """Graders may run code of an agent in sandboxes, which must not show its task or earlier results.
-
-        The folders around tasks are enough, and far fewer.
-        """
+        """Graders may run code of an agent in sandboxes, which must not show its task or earlier results."""
         places = find_places([], tasks=tasks, files=[self._out] if self._out is not None else [])
-        if new := set(places.hidden) - self._hidden:
-            self._hidden |= new
+        merged = merge_places([*self._hidden, *places.all])  # most tasks are in a folder that is hidden already
+        if new := set(merged) - self._hidden:
+            self._hidden = set(merged)
             self._show_again.append(hide(new))
 
     @property

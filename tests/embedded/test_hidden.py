@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.embedded import hidden
-from pytest_core_rollouts.embedded.hidden import around_task, find_places, hidden_places, hide, merge_places
+from pytest_core_rollouts.embedded.hidden import find_places, hidden_places, hide, merge_places
 
 SHOW = "from pytest_core_rollouts.embedded.hidden import hidden_places; print(*hidden_places(), sep='|')"
 
@@ -73,10 +73,15 @@ def test_very_many_tasks_stay_within_an_environment_variable() -> None:
     assert places == tuple(sorted(["/usr/share/p", *(f"/srv/tasks-{group}/group" for group in range(200))]))
 
 
-def test_the_folder_around_a_task_is_hidden_unless_programs_are_in_it(tmp_path: Path) -> None:
-    assert around_task(tmp_path / "tasks" / "a") == tmp_path / "tasks"
-    for task in ("/task", "/usr/task", "/usr/share/task", "/usr/local/lib/task"):
-        assert around_task(Path(task)) == Path(task)
+def test_the_folder_around_a_task_is_hidden_unless_programs_are_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    programs = [Path(task) for task in ("/task", "/usr/task", "/usr/share/task", "/usr/local/lib/task")]
+    places = find_places([], tasks=[tmp_path / "tasks" / "a", tmp_path / "tasks" / "b", *programs])
+    assert places.hidden == (f"{tmp_path}/here", f"{tmp_path}/tasks")
+    assert set(places.private) == {*map(str, programs), f"{tmp_path}/tasks/a", f"{tmp_path}/tasks/b"}
 
 
 def test_places_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
