@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import select
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from pytest_core_rollouts.agents_api.taxonomy import of_turn
 from pytest_core_rollouts.embedded.launch import EmbeddedCore
 
 from .wire import Wire
@@ -82,3 +86,46 @@ def test_a_stranger_has_ten_seconds(core: EmbeddedCore) -> None:
             stranger.settimeout(30)
             while stranger.recv(4096):
                 pass
+
+
+def test_running_out_of_files_is_never_the_agents_fault(small_core: EmbeddedCore) -> None:
+    """Whatever a Core with few files left is doing when they run out; and it serves on when there are some again."""
+    codes: set[str] = set()
+    failed = 0
+    with httpx.Client(timeout=20, trust_env=False) as client:
+        wire = Wire(client, small_core.base_url, small_core.api_key)
+        wire.end(wire.create("mkdir outputs; echo 1 >outputs/answer.json")["id"])
+        pid = small_core.pid
+        assert pid is not None
+        for more in range(1, 16):
+            limit = len(list(Path(f"/proc/{pid}/fd").iterdir())) + more
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, 2048))
+            session = wire.create("mkdir -p outputs/a/b/c; echo 1 >outputs/a/b/c/answer.json")
+            with contextlib.ExitStack() as held:
+                for _ in range(more % 3):
+                    held.enter_context(connected(small_core, b""))
+                session = ended(wire, session["id"])
+            turn = wire.turn(session["id"])
+            failed += session["status"] == "failed"
+            if turn is not None and turn["status"] == "completed":
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, (2048, 2048))
+                assert list(wire.artifacts(session["id"]).values()) == [b"1\n"]
+            elif turn is not None:
+                codes.add(turn["error"]["code"])
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (2048, 2048))
+        with httpx.Client(timeout=20, trust_env=False) as other:
+            Wire(other, small_core.base_url, small_core.api_key).ok("GET", "/sessions?limit=1")
+    assert failed
+    assert {of_turn(code).reward for code in codes} <= {None}, codes
+
+
+def ended(wire: Wire, session_id: str) -> dict[str, Any]:
+    deadline = time.monotonic() + 30
+    session: dict[str, Any]
+    while (session := wire.ok("GET", f"/sessions/{session_id}"))["status"] != "failed":
+        turn = wire.turn(session_id)
+        if turn is not None and turn["status"] in ("completed", "failed", "cancelled"):
+            break
+        assert time.monotonic() < deadline, session
+        time.sleep(0.02)
+    return session

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from collections.abc import Iterable
 from datetime import datetime, timezone
@@ -22,7 +23,7 @@ _OWN_CALLS = {"responses": b"/responses", "anthropic": b"/messages", "chat_compl
 _LAST_EVENTS = (b"response.completed", b"response.failed", b"response.incomplete", b"message_stop", b"[DONE]")
 _TELLING = (*_LAST_EVENTS, b'"error"', b"stop_reason")
 # What a reply holds, streamed or whole, as soon as the model has said anything: an agent program runs tools early.
-_SAID = (b"output_item", b"content_block", b'"choices"', b"response.completed", b"message_stop")
+_SAID = re.compile(rb'output_item|content_block|"choices"|response\.completed|message_stop')
 _SAID_WHOLE = (b'"output"', b'"content"', b'"choices"')
 _DEPTH = 100  # of JSON that is kept as JSON: Python reads and writes deep nesting by recursion
 
@@ -87,7 +88,7 @@ class Exchange:
             self.replied = any(mark in latest for mark in _SAID_WHOLE)
 
     def _see_event(self, data: bytes) -> None:
-        self.replied = self.replied or any(mark in data for mark in _SAID)
+        self.replied = self.replied or _SAID.search(data) is not None
         telling = any(mark in data for mark in _TELLING)
         if not telling and not self._captures:
             return

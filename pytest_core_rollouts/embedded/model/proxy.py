@@ -196,6 +196,7 @@ class ModelProxy:
             await self._say(inside, 403, failures.refused(str(refused)))
             return
         exchange = Exchange(self._protocol, request.method, request.target, path, captures=self._capture is not None)
+        exchange.replied = self.replied  # it need not look for what is known
         try:
             await self._pass_on(inside, request, target, exchange)
         except _Refused as refusal:
@@ -306,22 +307,23 @@ class ModelProxy:
         mask = self._mask.stream()
         try:
             while isinstance(event := await outside.next_event(idle_s), h11.Data):
-                for piece in (bytes(event.data),) if decoder is None else decoder.feed(bytes(event.data)):
-                    await self._show(inside, exchange, mask.feed(piece))
+                for read in (bytes(event.data),) if decoder is None else decoder.feed(bytes(event.data)):
+                    if piece := mask.feed(read):
+                        await self._show(inside, exchange, piece)
         except zlib.error as error:
             raise Broken(outside, error) from error
         if not isinstance(event, h11.EndOfMessage):
             raise Broken(outside, "closed in the middle of a reply")
-        await self._show(inside, exchange, mask.end())
+        if piece := mask.end():
+            await self._show(inside, exchange, piece)
         exchange.ended()
         self.replied = self.replied or exchange.replied
         await inside.send(h11.EndOfMessage())
 
     async def _show(self, inside: Channel, exchange: Exchange, piece: bytes) -> None:
-        if piece:
-            exchange.received(piece)
-            self.replied = self.replied or exchange.replied  # first: the agent acts on what it is sent
-            await inside.send(h11.Data(data=piece))
+        exchange.received(piece)
+        self.replied = self.replied or exchange.replied  # first: the agent acts on what it is sent
+        await inside.send(h11.Data(data=piece))
 
     def _reply_headers(self, response: h11.Response) -> tuple[list[Header], Decoder | None]:
         """Headers for the sandbox, without keys, and what undoes a compression that nobody asked for."""

@@ -31,6 +31,7 @@ class KeyMask:
     def __init__(self, keys: Iterable[str]) -> None:
         forms = {form.encode() for key in keys if is_secret(key) for form in _forms(key)}
         self.forms = sorted(forms, key=len, reverse=True)  # longest first: one may be the beginning of another
+        self.letters = {form[i : i + 1] for form in self.forms for i in range(len(form))}
         self.pattern = re.compile(b"|".join(map(re.escape, self.forms)))
 
     def whole(self, text: bytes) -> bytes:
@@ -49,11 +50,14 @@ class StreamMask:
     """Masks one text piece by piece: `feed` each, then `end`."""
 
     def __init__(self, mask: KeyMask) -> None:
-        self._forms, self._pattern = mask.forms, mask.pattern
+        self._forms, self._pattern, self._letters = mask.forms, mask.pattern, mask.letters
         self._held = b""
 
     def feed(self, piece: bytes) -> bytes:
         """What may be shown so far."""
+        # Most pieces hold no key and end with what no key holds, such as a line's end.
+        if not self._held and piece[-1:] not in self._letters and not any(form in piece for form in self._forms):
+            return piece
         text, self._held = self._held + piece, b""
         done: list[bytes] = []
         position = 0
