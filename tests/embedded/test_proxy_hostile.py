@@ -74,6 +74,9 @@ async def test_a_request_made_by_hand_chooses_no_failure(tmp_path: Path) -> None
             assert proxy.failure is None
         await client.post("/responses", content=b"{}", headers={"Content-Encoding": "zstd"})
         assert proxy.failure is None
+    kept = [json.loads(line) for line in (tmp_path / "run.task.agent.3.jsonl").read_text().splitlines()]
+    assert kept[0]["request"] == {"answer": "said", "seed": 1}
+    assert [(one["request"], one["truncated"]) for one in kept if one["truncated"]] == [(None, True)], "nested deep"
 
 
 @asyncio_test

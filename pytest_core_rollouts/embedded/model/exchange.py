@@ -115,10 +115,9 @@ class Exchange:
 
     def record(self, *, bodies: bool) -> dict[str, Any]:
         """The exchange for the capture, times in UTC and seconds; request and reply are left out unless `bodies`."""
-        request = _shallow(_json_or_text(self._request)) if bodies else None
-        reply: Any = (
-            _shallow(self._whole_reply() if self._events is None else self._assembly.reply()) if bodies else None
-        )
+        whole = (_json_or_text(self._request), self._reply()) if bodies else (None, None)
+        request, reply = map(_shallow, whole)
+        left_out = not bodies or (request, reply) != whole
         tokens = tokens_of(reply)
         failure = None if self.failure is None or self.failure.sampled else self.failure
         return {
@@ -133,11 +132,14 @@ class Exchange:
             "request": request,
             "response": reply,
             "streamed": self._events is not None,
-            "truncated": self._cut_off or not bodies,
+            "truncated": self._cut_off or left_out,
             "prompt_token_ids": tokens.prompt_token_ids,
             "token_ids": tokens.token_ids,
             "logprobs": tokens.logprobs,
         }
+
+    def _reply(self) -> Any:
+        return self._whole_reply() if self._events is None else self._assembly.reply()
 
     def _whole_reply(self) -> Any:
         return _json_or_text(bytes(self._body)) if self._body else None
