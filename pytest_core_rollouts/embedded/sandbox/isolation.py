@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from .cgroups import CgroupParent, CgroupUnusable
 from .files import remove_tree
 from .guard import Guard
 from .limits import MIB, Limits
@@ -74,6 +75,7 @@ class Isolation:
     def __init__(
         self, bubblewrap: Bubblewrap, programs: Programs, folder: Path, uid: int, tools: Mapping[str, str]
     ) -> None:
+        self.cgroups = CgroupParent.find()
         self.bubblewrap = bubblewrap
         self.folder = folder
         self.uid = uid
@@ -125,6 +127,9 @@ class Isolation:
                     return isolation
                 refusals.append(f"{file}: {refusal}")
             raise SandboxUnavailable(remedy(refusals))
+        except CgroupUnusable as error:
+            remove_tree(folder)
+            raise SandboxUnavailable(str(error)) from None
         except BaseException:
             remove_tree(folder)
             raise

@@ -22,6 +22,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 
+from .cgroups import Cgroup
 from .isolation import Isolation
 from .limits import Limits
 from .memory import machine_oom_kills
@@ -186,6 +187,7 @@ class Run:
         self.killed: str | None = None
         self.limit_exceeded = False
         self.inotify_bounded = False
+        self.cgroup: Cgroup | None = None
         self._isolation = isolation
         gate = _GATE_WITHOUT_STDIN if stdin is None else _GATE
         self._argv = ["/bin/sh", "-c", gate, isolation.token, *isolation.limited(argv, limits)]
@@ -228,7 +230,7 @@ class Run:
             process = await asyncio.wrap_future(starting)
             with self._isolation.watcher.watching(self):
                 await self._follow(process)
-            code = await asyncio.get_running_loop().run_in_executor(spawner, process.end)
+            code = await asyncio.get_running_loop().run_in_executor(spawner, self._end, process)
             self._drain(process)
         except asyncio.CancelledError:
             self.kill("cancelled")
@@ -257,7 +259,7 @@ class Run:
             wait([starting])
         if self.process is not None:
             try:
-                self.process.end()
+                self._end(self.process)
             finally:
                 self.process.close()
 
@@ -291,15 +293,35 @@ class Run:
                     os.close(fd)
                 raise
         process = Process(popen, status_read, stdin_write, output_read)
-        if process.pid is not None:  # the command waits at the gate meanwhile
-            bounded = isolation.namespaces.bound(process.pid, self.limits.sysctls())
-            self.inotify_bounded = "user/max_inotify_instances" in bounded
         with self._lock:
             self.process = process
             killed = self.killed
         if killed is not None:
             process.kill()
+        elif process.pid is not None:
+            self._bound(process.pid)  # the command waits at the gate meanwhile
         return process
+
+    def _bound(self, init: int) -> None:
+        """Set the bounds that the kernel keeps for the sandbox as a whole."""
+        bounded = self._isolation.namespaces.bound(init, self.limits.sysctls())
+        self.inotify_bounded = "user/max_inotify_instances" in bounded
+        if self._isolation.cgroups is not None:
+            try:
+                self.cgroup = self._isolation.cgroups.make(self.limits)
+                self.cgroup.add(init)
+            except ProcessLookupError:
+                pass  # it ended already, and the result says why
+            except OSError as error:
+                raise SandboxFailed(f"the sandbox could not be put into a cgroup: {error}") from error
+
+    def _end(self, process: Process) -> int:
+        code = process.end()
+        if self.cgroup is not None:
+            if (excess := self.cgroup.excess(self.limits)) is not None:
+                self.kill(excess, limit_exceeded=True)  # too late to kill, but this is why it died
+            self.cgroup.remove()
+        return code
 
     async def _follow(self, process: Process) -> None:
         """Until bwrap has ended: its status pipe is closed then, whoever still holds the other pipes."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import Protocol
 
+from .cgroups import Cgroup
 from .disk import disk_excess
 from .limits import MIB, Limits
 from .memory import Machine, memory_excess
@@ -31,6 +32,7 @@ class Watched(Protocol):
     session: Path
     limits: Limits
     inotify_bounded: bool
+    cgroup: Cgroup | None
 
     @property
     def pid(self) -> int | None: ...
@@ -65,6 +67,8 @@ class Watcher:
         return disk_excess(run.session, run.pid, run.limits, count_inotify=not run.inotify_bounded)
 
     def _memory_excess(self, run: Watched) -> str | None:
+        if run.cgroup is not None:  # the kernel keeps the bound, but may have killed only one of the processes
+            return run.cgroup.excess(run.limits)
         return None if run.pid is None else memory_excess(run.pid, run.limits, self._machine.machine, self._helper)
 
 
