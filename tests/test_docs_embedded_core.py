@@ -8,6 +8,7 @@ from pytest_core_rollouts.embedded import server
 from pytest_core_rollouts.embedded.harnesses import HARNESSES, claude_sdk, codex, native
 from pytest_core_rollouts.embedded.launch import HARNESSES as SERVED
 from pytest_core_rollouts.embedded.model import ModelSettings, exchange, failures, inside_url, proxy
+from pytest_core_rollouts.embedded.sandbox import cgroups, isolation, watch
 from pytest_core_rollouts.embedded.sandbox.limits import GIB, MIB, Limits
 
 PAGE = (Path(__file__).parents[1] / "docs" / "embedded-core.md").read_text("utf-8")
@@ -37,6 +38,11 @@ def test_the_numbers_are_the_codes() -> None:
     limits = Limits()
     assert (limits.disk, limits.memory, limits.address_space, limits.file_size) == (GIB, 4 * GIB, 16 * GIB, GIB)
     assert (limits.entries, limits.processes, limits.cpu_s) == (200_000, 512, 3600)
+    assert (limits.descriptors, limits.mappings) == (65_536, 500_000)
+    assert (limits.open_files, limits.inotify_instances) == (1024, 8)
+    assert (watch._INTERVAL_S, watch._TICK_S, watch._HURRY_MEMORY_BYTES) == (0.5, 0.05, 128 * MIB)
+    assert (watch._HURRY_DISK_BYTES, watch._HURRY_FILES) == (32 * MIB, 5_000)
+    assert (isolation.TMP_BYTES, isolation.SHM_BYTES) == (256 * MIB, 64 * MIB)
     assert (native.EVENTS, native.EVENTS_LIMIT) == (20_000, 128 * MIB)
     assert (proxy.AT_ONCE, exchange.CAPTURE_LIMIT) == (8, 32 * MIB)
     assert (ModelSettings().idle_s, ModelSettings().retries) == (300, 2)
@@ -44,6 +50,12 @@ def test_the_numbers_are_the_codes() -> None:
     for text in (
         "| 1 GiB, 200,000 entries |",
         "| memory of all processes | 4 GiB |",
+        "| 65,536 and 500,000 |",
+        "| open files of one process | 1,024 |",
+        "| inotify instances | 8 |",
+        "lost another 128 MiB",
+        "lost another 32 MiB or 5,000 files",
+        f"`{cgroups.VARIABLE}`",
         "| processes and threads | 512 |",
         "| 16 GiB, 1 GiB |",
         "20,000 events, 128 MiB a Turn",

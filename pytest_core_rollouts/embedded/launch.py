@@ -29,6 +29,7 @@ _PASSED_ON = (
     *("HOME", "LANG", "LANGUAGE", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR", "TZ", "VIRTUAL_ENV"),
     *("SSL_CERT_DIR", "SSL_CERT_FILE"),  # whom to trust
     *("NPM_CONFIG_PREFIX", "npm_config_prefix"),  # where programs are
+    "CORE_ROLLOUTS_CGROUP",  # where sandboxes' cgroups may be made
 )
 _PASSED_ON_PREFIXES = ("LC_", "LD_LIBRARY_", "COVERAGE_")
 

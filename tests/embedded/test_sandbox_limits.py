@@ -242,3 +242,13 @@ def test_where_namespaces_cannot_be_entered_the_watcher_counts(
     argv = ["python3", "-c", FILL_SOCKETS + "import time; time.sleep(100)"]
     done = asyncio.run(sandbox.run(argv, env={}, timeout=30, limits=SMALL))
     assert MEMORY_EXCESS.fullmatch(done.killed or "")
+
+
+def test_pages_cannot_be_hidden_in_pipes(sandbox: Sandbox) -> None:
+    script = """if True:
+        import ctypes, os
+        libc = ctypes.CDLL(None, use_errno=True)
+        print(libc.vmsplice(os.pipe()[1], None, 0, 0), os.strerror(ctypes.get_errno()))
+    """
+    done = asyncio.run(sandbox.run(["python3", "-c", script], env={}, timeout=30))
+    assert text(done) == "-1 Operation not permitted\n"

@@ -4,7 +4,8 @@ Kernel keyrings belong to a user and not to a namespace: as an ordinary user, wh
 agent could read the login's keys. The others are doors into the kernel which container runtimes close as well.
 
 A network namespace holds back IP only. AF_VSOCK, for one, leads to the hypervisor from any namespace, so sockets of all
-families except four are refused. io_uring makes sockets past a filter, so it is refused as a whole.
+families except four are refused. io_uring makes sockets past a filter, so it is refused as a whole. vmsplice puts pages
+of a process into a pipe, where nothing but a cgroup would count them.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import Final
 # machine: (audit architecture, numbers of the system calls)
 _GENERIC = {
     **{"add_key": 217, "request_key": 218, "keyctl": 219, "perf_event_open": 241, "bpf": 280, "userfaultfd": 282},
-    **{"socket": 198, "socketpair": 199},
+    **{"vmsplice": 75, "socket": 198, "socketpair": 199},
 }
 _X86_64 = {
     **{"add_key": 248, "request_key": 249, "keyctl": 250, "perf_event_open": 298, "bpf": 321, "userfaultfd": 323},
-    **{"socket": 41, "socketpair": 53},
+    **{"vmsplice": 278, "socket": 41, "socketpair": 53},
 }
 _ARCHITECTURES = {
     "x86_64": (0xC000003E, _X86_64),
