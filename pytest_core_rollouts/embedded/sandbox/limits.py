@@ -50,7 +50,6 @@ class Limits:
             "kernel/sem": "1000 32000 500 128",  # sets of at most 1000 semaphores, 32,000 in all
             "kernel/msgmni": "64",
             "user/max_inotify_instances": str(self.inotify_instances),
-            "user/max_user_namespaces": "0",
         }
 
 
