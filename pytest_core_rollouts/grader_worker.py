@@ -18,11 +18,13 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_core_rollouts.embedded.hidden import hide
 from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.grading.threads import place_of
 from pytest_core_rollouts.records.jsonable import jsonable
@@ -64,6 +66,8 @@ class _Worker:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._tasks: dict[int, Task] = {}
+        self._hidden: tuple[str, ...] = ()
+        self._stop_hiding: Callable[[], None] = lambda: None
 
     def reply(self, message: bytes) -> bytes:
         """The reply to a message, as JSON."""
@@ -92,8 +96,10 @@ class _Worker:
             self._tasks[asked["task"]] = _load(*asked["sent"])
         return self._tasks[asked["task"]]
 
-    def _surround(self, folder: str | None, path: list[str], environment: dict[str, str]) -> None:
-        """Have the parent's working directory, import path and environment, whatever a grader made of ours."""
+    def _surround(
+        self, folder: str | None, path: list[str], environment: dict[str, str], hidden: tuple[str, ...]
+    ) -> None:
+        """Have the parent's working directory, import path, environment and hidden places, whatever a grader did."""
         if folder is not None:
             os.chdir(folder)
         sys.path[:] = path
@@ -101,6 +107,9 @@ class _Worker:
         if dict(os.environ) != environment:
             os.environ.clear()
             os.environ.update(environment)
+        if hidden != self._hidden:
+            self._stop_hiding()
+            self._hidden, self._stop_hiding = hidden, hide(hidden)
 
 
 def _load(pickled: bytes | None, path: Path | None, task_id: str, digest: str) -> Task:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pytest_core_rollouts.embedded.hidden import hidden_places, hide
 from pytest_core_rollouts.grading import Answer, Grade, Reason
 from pytest_core_rollouts.grading.threads import GraderFailed
 from pytest_core_rollouts.matrix import Agent, Rollout
@@ -103,6 +104,28 @@ def test_a_task_that_cannot_be_sent_is_loaded_from_its_folder(pool: GraderPool, 
         pool.grade(nowhere.grader, nowhere, Answer(value={}), None)  # type: ignore[arg-type]
 
 
+def test_sandboxes_of_graders_hide_what_the_run_hides(pool: GraderPool, tmp_path: Path) -> None:
+    """Also in a process that was started before."""
+    task = task_with(
+        tmp_path / "t",
+        "from pytest_core_rollouts.embedded.hidden import hidden_places\n"
+        "from pytest_core_rollouts.grading import Grade\n"
+        "def grade(): return Grade(1.0, note=str(hidden_places()))\n",
+    )
+
+    def hidden() -> str | None:
+        return pool.grade(task.grader, task, Answer(), None).note  # type: ignore[arg-type]
+
+    before = hidden()
+    stop = hide([tmp_path])
+    try:
+        assert hidden() == str(hidden_places())
+        assert str(tmp_path) in str(hidden())
+    finally:
+        stop()
+    assert hidden() == before == str(hidden_places())
+
+
 # What a grader may do
 
 
@@ -155,13 +178,13 @@ def test_an_answer_that_breaks_its_grader_twice_is_told_from_a_broken_grader(
     assert grade(GOOD).reward == 1
 
 
-def test_a_grader_that_breaks_once_grades_with_nothing_beside_it(grade: Any, tmp_path: Path) -> None:
-    """Another grade is under way at the first try; the second one waits for its end."""
+def test_a_grader_that_the_machine_may_have_broken_runs_alone_the_second_time(grade: Any, tmp_path: Path) -> None:
+    """Another grade is under way at the first try; the second one waits for its end: memory may be short."""
     mark, release = tmp_path / "first", tmp_path / "release"
     source = (
         f"import os, pathlib\ndef grade():\n    mark = pathlib.Path({str(mark)!r})\n"
         f"    if mark.exists(): return pathlib.Path({str(release)!r}).exists()\n"
-        "    mark.touch(); os._exit(1)\n"
+        "    mark.touch(); os.kill(os.getpid(), 9)\n"
     )
     beside = (
         f"import pathlib, time\ndef grade():\n    while not pathlib.Path({str(mark)!r}).exists(): time.sleep(0.01)\n"

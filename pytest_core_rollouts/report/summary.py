@@ -20,6 +20,7 @@ from typing import Any
 
 from pytest_core_rollouts.records import RolloutRecord, effective
 from pytest_core_rollouts.report.failed_turns import failed_turn_warnings, is_unexplained
+from pytest_core_rollouts.report.grader_errors import grader_warnings, is_grader_error
 from pytest_core_rollouts.report.health import GroupHealth, fault_kind, group_health
 from pytest_core_rollouts.statistics import PassRate, pass_at_k, pass_hat_k
 from pytest_core_rollouts.statistics import passing as statistics
@@ -38,6 +39,7 @@ class TaskScore:
     digests: frozenset[tuple[str, str]] = frozenset()  # (input, grading) of its rows: one pair, unless it was changed
     interrupted: int = 0
     failed_turns: int = 0  # rows whose Turn failed for a reason that may or may not be the agent's doing
+    grader_errors: int = 0  # rows with an answer and no reward, because the grader failed
     xfails: int = 0  # rollouts that were expected to fail, those that were interrupted too
 
     @property
@@ -234,7 +236,8 @@ class Summary:
     @property
     def warnings(self) -> list[str]:
         """What a reader should know before trusting the figures."""
-        return failed_turn_warnings({agent.label: agent.tasks for agent in self.agents})
+        tasks = {agent.label: agent.tasks for agent in self.agents}
+        return [*failed_turn_warnings(tasks), *grader_warnings(tasks)]
 
     @property
     def samples(self) -> tuple[int, int]:
@@ -389,6 +392,7 @@ def _task_score(task: str, rows: Sequence[RolloutRecord]) -> TaskScore:
         digests=frozenset((row.input_digest, row.grading_digest) for row in rows),
         interrupted=interrupted,
         failed_turns=sum(map(is_unexplained, rows)),
+        grader_errors=sum(map(is_grader_error, rows)),
         xfails=sum(row.xfail for row in rows),
     )
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pytest_core_rollouts.tasks.own_graders import OwnGrader
 
 PROCESSES: Final = max(2, min(4, os.cpu_count() or 1))
+BUSY: Final = 0.8
+"""The share of its time for which a grader had the processor, if no other process can have slowed it down."""
 MISSING_ANSWER: Final = Answer(problem="/workspace/outputs/answer.json not found")
 
 
@@ -38,7 +40,15 @@ class AnswerBrokeGrader(GraderFailed):
 
 
 class _Broke(Exception):
-    """A grader crashed or took too long; `str()` says which, and where."""
+    """A grader crashed or took too long; `str()` says which, and where.
+
+    `by_itself`: whether what else the machine did can't be the reason: it crashed other than by SIGKILL, which is how
+    the kernel gets memory back, or had the processor for most of its time.
+    """
+
+    def __init__(self, problem: str, *, by_itself: bool) -> None:
+        super().__init__(problem)
+        self.by_itself = by_itself
 
 
 class GraderPool:
@@ -64,31 +74,34 @@ class GraderPool:
     def grade(self, grader: OwnGrader, task: Any, answer: Answer, rollout: Any) -> Grade:
         """Return what `grade()` of the `grader.py` returns. Raises GraderFailed.
 
-        A grader that breaks gets a second try, with no other grader beside it: the machine may have been busy.
+        A grader that breaks is tried again. If what else the machine did may be the reason, no other grader runs
+        beside it then. It is not always so, because that would let an agent hold up all grading for a minute.
         """
         with without_limit():
-            try:
-                with self._place():
-                    return self._run(task, answer, rollout)
-            except _Broke as first:
-                if self._sound.get((grader.path, grader.sha256)) is False:
-                    raise GraderFailed(str(first)) from None
-            with self._whole_pool():
+            failures = 0
+            alone = False
+            while True:
                 try:
-                    return self._run(task, answer, rollout)
-                except _Broke as second:
-                    failure = str(second)
-                if not self._is_sound(grader, task, rollout):
-                    raise GraderFailed(failure)
-        raise AnswerBrokeGrader(
-            f"grader_broken: {failure}, twice; it grades a missing answer, so this answer broke it"
-        )
+                    with self._whole_pool() if alone else self._place():
+                        return self._run(task, answer, rollout)
+                except _Broke as broke:
+                    failures += 1
+                    if self._sound.get((grader.path, grader.sha256)) is False:
+                        raise GraderFailed(str(broke)) from None
+                    if failures > 1 and (alone or broke.by_itself):
+                        failure = str(broke)
+                        break
+                    alone = not broke.by_itself
+            if not self._is_sound(grader, task, rollout):
+                raise GraderFailed(failure)
+        raise AnswerBrokeGrader(f"grader_broken: {failure}, twice; it grades a missing answer, so this answer broke it")
 
     def _is_sound(self, grader: OwnGrader, task: Any, rollout: Any) -> bool:
         key = grader.path, grader.sha256
         if key not in self._sound:
             try:
-                self._run(task, MISSING_ANSWER, rollout)
+                with self._place():
+                    self._run(task, MISSING_ANSWER, rollout)
             except (_Broke, GraderFailed):
                 self._sound[key] = False
             else:
@@ -148,9 +161,11 @@ class GraderPool:
             reply = _parse(process.ask(task, answer, rollout, self.seconds))
             keep = not reply.get("spoiled")
         except ProcessTooSlow as slow:
-            raise _Broke(f"the grader took more than {self.seconds:g} s{_place_text(task, slow.frames)}") from None
+            problem = f"the grader took more than {self.seconds:g} s{_place_text(task, slow.frames)}"
+            raise _Broke(problem, by_itself=slow.processor_s >= BUSY * self.seconds) from None
         except ProcessEnded as ended:
-            raise _Broke(f"{_end_text(ended.returncode)}{_place_text(task, ended.frames)}") from None
+            problem = f"{_end_text(ended.returncode)}{_place_text(task, ended.frames)}"
+            raise _Broke(problem, by_itself=ended.returncode != -signal.SIGKILL) from None
         finally:
             self._give_back(process, keep)
         return _grade_of(reply)

@@ -19,6 +19,7 @@ from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_core_rollouts.embedded.hidden import VARIABLE, hidden_places
 from pytest_core_rollouts.grading import Answer
 from pytest_core_rollouts.grading.threads import GraderFailed
 
@@ -45,7 +46,9 @@ class ProcessEnded(Exception):
 
 
 class ProcessTooSlow(ProcessEnded):
-    """The process was killed, because it took too long."""
+    """The process was killed, because it took too long. `processor_s`: seconds of processor time that it had."""
+
+    processor_s = 0.0
 
 
 class GraderProcess:
@@ -65,14 +68,19 @@ class GraderProcess:
         asked.
         """
         message = self._message(task, answer, rollout)
+        before = 0.0
         try:
             if self._process is None:
                 self._start()
+            before = self._processor_s()
             deadline = time.monotonic() + seconds
             self._send(message, deadline)
             return self._receive(deadline)
         except TimeoutError:
-            raise ProcessTooSlow(*self._end(signal.SIGABRT)) from None
+            used = self._processor_s() - before
+            slow = ProcessTooSlow(*self._end(signal.SIGABRT))
+            slow.processor_s = used
+            raise slow from None
         except (OSError, EOFError):
             raise ProcessEnded(*self._end(None)) from None
 
@@ -106,7 +114,7 @@ class GraderProcess:
             self._receive(time.monotonic() + START_SECONDS)
         except (OSError, EOFError, RuntimeError) as error:  # RuntimeError: the interpreter is ending
             self.kill()
-            raise GraderFailed(f"no process for the grader can be started: {error}") from None
+            raise GraderFailed(f"the grader was not run: no process can be started: {error}") from None
 
     def _spawn(self, descriptor: int) -> subprocess.Popen[bytes]:
         flags = ["-X", "utf8"] if sys.flags.utf8_mode else []
@@ -115,6 +123,7 @@ class GraderProcess:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,  # what a grader prints may be an agent's, or a secret
             stderr=subprocess.DEVNULL,
+            env={name: value for name, value in os.environ.items() if name != VARIABLE},  # each message says it
             pass_fds=[descriptor],
             start_new_session=True,  # Ctrl-C is not for it, and it is killed with all that it started
         )
@@ -134,6 +143,15 @@ class GraderProcess:
         self.kill()
         return process.returncode, [(file, int(line)) for file, line in _FRAME.findall(written)]
 
+    def _processor_s(self) -> float:
+        """Processor time that the process has had, in seconds; 0 where the system does not say."""
+        assert self._process is not None
+        try:
+            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
     # ---- messages
 
     def _message(self, task: Any, answer: Answer, rollout: Any) -> bytes:
@@ -141,7 +159,7 @@ class GraderProcess:
             "task": id(task),
             "answer": answer,
             "rollout": rollout,
-            "surroundings": (_working_directory(), list(sys.path), dict(os.environ)),
+            "surroundings": (_working_directory(), list(sys.path), dict(os.environ), hidden_places()),
         }
         if id(task) not in self._tasks:
             if len(self._tasks) >= TASKS_KEPT:
@@ -155,7 +173,7 @@ class GraderProcess:
         try:
             return pickle.dumps(message)
         except Exception as error:  # noqa: BLE001 - pickling runs code of the objects
-            raise GraderFailed(f"the rollout can't be sent to the grader's process: {error}") from None
+            raise GraderFailed(f"the grader was not run: the rollout can't be sent to its process: {error}") from None
 
     def _send(self, message: bytes, deadline: float) -> None:
         self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
