@@ -19,9 +19,9 @@ import httpx
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pytest_core_rollouts.embedded.launch import EmbeddedCore, why_missing
-from tests.agents import PROTOCOLS, creation
-from tests.embedded.wire import Wire
-from tests.scripted_models import Say, ScriptedModel, Shell
+from tests.support.agents import PROTOCOLS, creation
+from tests.support.scripted_models import Say, ScriptedModel, Shell
+from tests.support.wire import Wire
 
 THINKING_S = 6.0
 _TICK = os.sysconf("SC_CLK_TCK")

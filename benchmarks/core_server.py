@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.fake_core import FakeCore, Script
+from tests.support.fake_core import FakeCore, Script
 
 
 def main(least: float, most: float, item_bytes: int) -> None:

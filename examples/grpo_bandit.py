@@ -26,8 +26,8 @@ from toy_core import ToyCore
 
 from pytest_core_rollouts.embedded.launch import EmbeddedCore, EmbeddedCoreError, why_missing
 from pytest_core_rollouts.engine import Engine, Group
-from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.tasks import Task
+from pytest_core_rollouts.tasks.matrix import Agent
 from pytest_core_rollouts.training import advantages
 
 ANSWERS = ("amber", "birch", "coral", "dusk")

@@ -9,8 +9,8 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.grading import Answer, Grade
-    from pytest_core_rollouts.matrix import Rollout
     from pytest_core_rollouts.tasks import Task
+    from pytest_core_rollouts.tasks.matrix import Rollout
 
 
 @pytest.hookspec(firstresult=True)

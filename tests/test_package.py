@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_core import FakeCore, Script
+from tests.support.fake_core import FakeCore, Script
 
 pytestmark = pytest.mark.slow
 

@@ -16,10 +16,10 @@ from pytest_core_rollouts.collecting.collect import RolloutItem
 from pytest_core_rollouts.collecting.task_data import refusal, refused_key
 from pytest_core_rollouts.embedded.hidden import Places, find_places
 from pytest_core_rollouts.grading import Answer, Grade
-from pytest_core_rollouts.matrix import Agent, Rollout
 from pytest_core_rollouts.options.settings import settings_key
-from pytest_core_rollouts.task_folders import looks_like_task, settings_of_pytest, utf8_name
 from pytest_core_rollouts.tasks import Network, Task
+from pytest_core_rollouts.tasks.folders import looks_like_task, settings_of_pytest, utf8_name
+from pytest_core_rollouts.tasks.matrix import Agent, Rollout
 from pytest_core_rollouts.tasks.own_graders import as_grade
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 from pytest_core_rollouts.checking.checks import Finding
 from pytest_core_rollouts.embedded.hidden import Places
 from pytest_core_rollouts.engine.pool import Pool
-from pytest_core_rollouts.matrix import Agent, Rollout, new_run_id
 from pytest_core_rollouts.records import RolloutRecord
 from pytest_core_rollouts.report.cells import reward_text
 from pytest_core_rollouts.rollout import Grader, Outcome, RolloutRunner
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.tasks import Network, Task
+from pytest_core_rollouts.tasks.matrix import Agent, Rollout, new_run_id
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Client

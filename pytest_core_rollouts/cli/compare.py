@@ -6,8 +6,8 @@ import argparse
 
 from pytest_core_rollouts.cli import CommandError, results
 from pytest_core_rollouts.report.changes import changes
-from pytest_core_rollouts.report.comparison import Comparison, compare, counterpart
-from pytest_core_rollouts.report.summary import Summary
+from pytest_core_rollouts.results.comparison import Comparison, compare, counterpart
+from pytest_core_rollouts.results.summary import Summary
 
 HELP = "Compare B with A, task by task: two JSONL files, or agents of them; with A alone, its agents."
 

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_core_rollouts.cli import CommandError, results
-from pytest_core_rollouts.gates.gate import Gate, GateError, judge, parse_gate
 from pytest_core_rollouts.records import RecordsError, check_lasting
-from pytest_core_rollouts.report.baseline import Baseline, comparisons
 from pytest_core_rollouts.report.changes import changes
 from pytest_core_rollouts.report.html import HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import markdown
-from pytest_core_rollouts.report.summary import summarize
+from pytest_core_rollouts.results.baseline import Baseline, comparisons
+from pytest_core_rollouts.results.gate import Gate, GateError, judge, parse_gate
+from pytest_core_rollouts.results.summary import summarize
 
 HELP = "Print the report of one or more JSONL files, their runs merged, as Markdown; write it as HTML too."
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pytest_core_rollouts.cli import CommandError
 from pytest_core_rollouts.records import RecordsError, RolloutRecord, read_records
-from pytest_core_rollouts.report.baseline import Baseline, load_baseline, newest_versions
-from pytest_core_rollouts.report.summary import AgentScore, Summary, slim, summarize
+from pytest_core_rollouts.results.baseline import Baseline, load_baseline, newest_versions
+from pytest_core_rollouts.results.summary import AgentScore, Summary, slim, summarize
 
 
 def read(paths: Iterable[Path], run_id: str | None = None) -> list[RolloutRecord]:

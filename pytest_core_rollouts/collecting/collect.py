@@ -13,10 +13,11 @@ import pytest
 from pytest_core_rollouts.collecting.explain import explain_fault, explain_wrong
 from pytest_core_rollouts.collecting.task_data import RefusedFolder, problem_of_folder
 from pytest_core_rollouts.collecting.unasked import is_kept
-from pytest_core_rollouts.matrix import Agent
 from pytest_core_rollouts.options.settings import Settings, settings_key
 from pytest_core_rollouts.rollout import Outcome
-from pytest_core_rollouts.task_folders import (
+from pytest_core_rollouts.tasks import Task, TaskError, load_task
+from pytest_core_rollouts.tasks.findings import UNFINISHED
+from pytest_core_rollouts.tasks.folders import (
     is_task_folder,
     leads_back,
     root_of,
@@ -24,8 +25,7 @@ from pytest_core_rollouts.task_folders import (
     settings_of_pytest,
     task_id,
 )
-from pytest_core_rollouts.tasks import Task, TaskError, load_task
-from pytest_core_rollouts.tasks.findings import UNFINISHED
+from pytest_core_rollouts.tasks.matrix import Agent
 from pytest_core_rollouts.text import name_problem, one_line, printable
 
 ids_key = pytest.StashKey[dict[str, Path]]()

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.kept_folders import kept_folder_around
 from pytest_core_rollouts.options.asked import roots_of
 from pytest_core_rollouts.options.declared import default_paths
-from pytest_core_rollouts.task_folders import (
+from pytest_core_rollouts.records.kept_folders import kept_folder_around
+from pytest_core_rollouts.tasks.folders import (
     PARTS,
     is_task_folder,
     looks_like_task,

@@ -14,13 +14,13 @@ from pytest_core_rollouts.embedded.hidden import find_places, hide, merge_places
 from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, Pool, PoolStopped
 from pytest_core_rollouts.engine.runs import Run, RunEnded
 from pytest_core_rollouts.grading import Answer, Grade, grade_answer
-from pytest_core_rollouts.matrix import Agent, FailedTurns, Rollout, check_distinct, new_run_id
 from pytest_core_rollouts.records import RolloutRecord, append, check_writable
 from pytest_core_rollouts.records.masking import Masker
 from pytest_core_rollouts.rollout import Grader, RolloutRunner
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.rollout.witnesses import Witnesses
 from pytest_core_rollouts.tasks import Network, Task
+from pytest_core_rollouts.tasks.matrix import Agent, FailedTurns, Rollout, check_distinct, new_run_id
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Client

@@ -8,10 +8,10 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_core_rollouts.matrix import Agent, Rollout
 from pytest_core_rollouts.records import RolloutRecord
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.tasks import Task
+from pytest_core_rollouts.tasks.matrix import Agent, Rollout
 
 
 class RunEnded(Exception):

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from pytest_core_rollouts.matrix import HARNESS_PROTOCOLS, PROTOCOLS, Agent
-from pytest_core_rollouts.strict_yaml import (
+from pytest_core_rollouts.tasks.folders import utf8_name
+from pytest_core_rollouts.tasks.matrix import HARNESS_PROTOCOLS, PROTOCOLS, Agent
+from pytest_core_rollouts.tasks.strict_yaml import (
     Invalid,
     Rule,
     YamlError,
@@ -26,7 +27,6 @@ from pytest_core_rollouts.strict_yaml import (
     positive_integer,
     text,
 )
-from pytest_core_rollouts.task_folders import utf8_name
 from pytest_core_rollouts.text import name_problem
 
 

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from pytest_core_rollouts.agents_api.address import is_loopback, normalize_base_url
-from pytest_core_rollouts.matrix import DEFAULT, HARNESS_PROTOCOLS, MODELLESS, Agent, MatrixError, check_distinct
 from pytest_core_rollouts.options import values as option_values
 from pytest_core_rollouts.options.values import OptionValues
-from pytest_core_rollouts.task_folders import fs_name
+from pytest_core_rollouts.tasks.folders import fs_name
+from pytest_core_rollouts.tasks.matrix import DEFAULT, HARNESS_PROTOCOLS, MODELLESS, Agent, MatrixError, check_distinct
 
 EMBEDDED: Final = "embedded"
 MODEL_URLS: Final = {"responses": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}

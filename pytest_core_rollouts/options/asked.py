@@ -8,9 +8,9 @@ from typing import Final
 
 import pytest
 
-from pytest_core_rollouts import task_sources
+from pytest_core_rollouts.collecting import task_sources
 from pytest_core_rollouts.options.declared import OPTIONS
-from pytest_core_rollouts.task_folders import fs_name, names_tasks
+from pytest_core_rollouts.tasks.folders import fs_name, names_tasks
 
 IN_WORKER: Final = "rollouts_asked"
 """Where an xdist worker finds what its controller decided."""

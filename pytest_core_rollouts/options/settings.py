@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pytest_core_rollouts import task_sources
-from pytest_core_rollouts.gates.gate import AllowedErrors, Gate, parse_gate
-from pytest_core_rollouts.matrix import Agent, FailedTurns
+from pytest_core_rollouts.collecting import task_sources
+from pytest_core_rollouts.engine.replay import Replay
+from pytest_core_rollouts.engine.resume import Resumed
 from pytest_core_rollouts.options import values as option_values
 from pytest_core_rollouts.options.agents import EMBEDDED, agents_from_options, model_key_names, secure_url
 from pytest_core_rollouts.options.asked import any_option, roots_of
@@ -22,11 +22,11 @@ from pytest_core_rollouts.options.key_check import refuse_keys
 from pytest_core_rollouts.options.values import Layered, OptionValues
 from pytest_core_rollouts.records import RecordsError
 from pytest_core_rollouts.report.html import HtmlReportError, require_jinja
-from pytest_core_rollouts.reuse.replay import Replay
-from pytest_core_rollouts.reuse.resume import Resumed
+from pytest_core_rollouts.results.gate import AllowedErrors, Gate, parse_gate
 from pytest_core_rollouts.secret_values import is_secret
-from pytest_core_rollouts.task_folders import find_task
 from pytest_core_rollouts.tasks import Network, Task
+from pytest_core_rollouts.tasks.folders import find_task
+from pytest_core_rollouts.tasks.matrix import Agent, FailedTurns
 
 MOST_LABELS = 8
 

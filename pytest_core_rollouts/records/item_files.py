@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_core_rollouts.kept_folders import kept_folder
 from pytest_core_rollouts.records.errors import RecordsError
 from pytest_core_rollouts.records.jsonable import jsonable
+from pytest_core_rollouts.records.kept_folders import kept_folder
 from pytest_core_rollouts.records.masking import Masker
 from pytest_core_rollouts.records.whole_files import whole_file
 

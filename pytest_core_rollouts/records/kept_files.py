@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_core_rollouts.kept_folders import kept_folder, missing_text
 from pytest_core_rollouts.records.errors import RecordsError
+from pytest_core_rollouts.records.kept_folders import kept_folder, missing_text
 from pytest_core_rollouts.records.masking import Masker
 from pytest_core_rollouts.records.whole_files import sync, whole_folder
 from pytest_core_rollouts.tasks.files import TaskError, exists, read_file

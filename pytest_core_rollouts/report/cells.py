@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pytest_core_rollouts.statistics.significance import LEVEL
+from pytest_core_rollouts.results.significance import LEVEL
 from pytest_core_rollouts.text import one_line
 
 UNKNOWN = "-"

@@ -16,7 +16,7 @@ from pytest_core_rollouts.report.cells import (
     table,
     wrapped,
 )
-from pytest_core_rollouts.report.comparison import Comparison, Power, TaskChange
+from pytest_core_rollouts.results.comparison import Comparison, Power, TaskChange
 
 FEW = 5
 """Tasks named in a terminal that was not asked for more."""

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from pytest_core_rollouts.report.baseline import Baseline
 from pytest_core_rollouts.report.cells import chance, decimal, signed
 from pytest_core_rollouts.report.changes import could_see
-from pytest_core_rollouts.report.comparison import Comparison, compare
-from pytest_core_rollouts.report.summary import AgentScore, Summary
-from pytest_core_rollouts.statistics.significance import LEVEL
+from pytest_core_rollouts.results.baseline import Baseline
+from pytest_core_rollouts.results.comparison import Comparison, compare
+from pytest_core_rollouts.results.significance import LEVEL
+from pytest_core_rollouts.results.summary import AgentScore, Summary
 
 
 def compare_runs(

@@ -19,11 +19,11 @@ from typing import Any
 
 from pytest_core_rollouts.records import RolloutRecord, effective, read_records
 from pytest_core_rollouts.records.jsonable import jsonable
-from pytest_core_rollouts.report.baseline import Baseline
 from pytest_core_rollouts.report.cells import between, decimal
-from pytest_core_rollouts.report.health import fault_kind
 from pytest_core_rollouts.report.html_compare import compare_runs
-from pytest_core_rollouts.report.summary import AgentScore, Estimate, Summary, agent_key, summarize
+from pytest_core_rollouts.results.baseline import Baseline
+from pytest_core_rollouts.results.health import fault_kind
+from pytest_core_rollouts.results.summary import AgentScore, Estimate, Summary, agent_key, summarize
 
 BRIEF = 240
 """Characters of an error or a reason that the index holds, to be shown in lists and searched."""

@@ -21,7 +21,7 @@ from pytest_core_rollouts.report.cells import (
     table_width,
     wrapped,
 )
-from pytest_core_rollouts.report.summary import AgentScore, Estimate, Summary, TaskScore
+from pytest_core_rollouts.results.summary import AgentScore, Estimate, Summary, TaskScore
 
 MAX_TASKS = 50
 """Tasks shown one by one; of more, only those that were not always solved."""

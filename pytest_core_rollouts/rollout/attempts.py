@@ -21,7 +21,6 @@ from pytest_core_rollouts.agents_api.errors import printable
 from pytest_core_rollouts.agents_api.taxonomy import OURS, SESSION
 from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
-from pytest_core_rollouts.matrix import MatrixError, Rollout
 from pytest_core_rollouts.records import RolloutRecord, Status
 from pytest_core_rollouts.records.record import INTERRUPTED, tokens_of
 from pytest_core_rollouts.rollout.deletion import delete_session
@@ -34,6 +33,7 @@ from pytest_core_rollouts.rollout.stopping import Stop, Stopped, end
 from pytest_core_rollouts.rollout.waiting import Fault, TurnWatch
 from pytest_core_rollouts.rollout.witnesses import Witnesses, used_a_tool
 from pytest_core_rollouts.tasks import Task, TaskError
+from pytest_core_rollouts.tasks.matrix import MatrixError, Rollout
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Client

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_core_rollouts import __version__
 from pytest_core_rollouts.grading import Answer, Grade
-from pytest_core_rollouts.matrix import Rollout
 from pytest_core_rollouts.records import RolloutRecord, Status
+from pytest_core_rollouts.tasks.matrix import Rollout
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Turn

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_core_rollouts.matrix import DEFAULT, Agent, MatrixError, Rollout
+from pytest_core_rollouts.tasks.matrix import DEFAULT, Agent, MatrixError, Rollout
 
 PAIRS_LIMIT = 16
 KEY_LIMIT = 64

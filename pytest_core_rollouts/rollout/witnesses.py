@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_core_rollouts.agents_api import Meaning
-from pytest_core_rollouts.matrix import Rollout
+from pytest_core_rollouts.tasks.matrix import Rollout
 
 _WORDS = frozenset({"message", "reasoning"})
 """Types of Items by which an agent says something and does nothing."""

@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.aside import run_aside
-from pytest_core_rollouts.matrix import name_rollouts, run_began
 from pytest_core_rollouts.records import RecordsError, RolloutRecord
 from pytest_core_rollouts.report.cells import plain
 from pytest_core_rollouts.report.html import HtmlReport, HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import markdown
 from pytest_core_rollouts.report.markdown import terminal as terminal_table
 from pytest_core_rollouts.report.step_summary import append_summary
-from pytest_core_rollouts.report.summary import Summary, slimmed, summarize
+from pytest_core_rollouts.results.summary import Summary, slimmed, summarize
 from pytest_core_rollouts.rollout.leftovers import Sweep, sweep
 from pytest_core_rollouts.running import judging
 from pytest_core_rollouts.running.judging import Judged
 from pytest_core_rollouts.running.run import Run
+from pytest_core_rollouts.tasks.matrix import name_rollouts, run_began
 
 LEAST_SWEEP = 1.5
 """Seconds for the sweep when a stop has used up its time: enough to find, and so to name, what is left."""

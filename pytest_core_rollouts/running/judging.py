@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_core_rollouts.gates.gate import Identity, Judgment, judge
 from pytest_core_rollouts.records import RecordsError, RolloutRecord
-from pytest_core_rollouts.report.baseline import Baseline, comparisons, load_baseline
 from pytest_core_rollouts.report.cells import plain
 from pytest_core_rollouts.report.changes import changes, sights
-from pytest_core_rollouts.report.comparison import Comparison, power
-from pytest_core_rollouts.report.summary import AgentScore, Summary, TaskScore, summarize
+from pytest_core_rollouts.results.baseline import Baseline, comparisons, load_baseline
+from pytest_core_rollouts.results.comparison import Comparison, power
+from pytest_core_rollouts.results.gate import Identity, Judgment, judge
+from pytest_core_rollouts.results.summary import AgentScore, Summary, TaskScore, summarize
 from pytest_core_rollouts.tasks import Task
 
 if TYPE_CHECKING:

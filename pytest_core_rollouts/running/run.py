@@ -19,24 +19,24 @@ import pytest
 
 from pytest_core_rollouts.collecting.collect import ResultSource, RolloutItem
 from pytest_core_rollouts.embedded.hidden import Places, hide
+from pytest_core_rollouts.engine import engines, resume
+from pytest_core_rollouts.engine.caps import Caps
+from pytest_core_rollouts.engine.core_access import CoreAccess, places_of_run
 from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, Pool, PoolStopped
-from pytest_core_rollouts.gates.gate import Identity
-from pytest_core_rollouts.matrix import Agent, Chosen, Rollout, make_id, new_run_id
+from pytest_core_rollouts.engine.resume import Plan, Resumed, Verdict
+from pytest_core_rollouts.engine.store import Books
 from pytest_core_rollouts.options.settings import Settings
 from pytest_core_rollouts.records import RecordsError, check_writable, count_planned
 from pytest_core_rollouts.records.masking import Masker
-from pytest_core_rollouts.report.baseline import Baseline
-from pytest_core_rollouts.reuse import resume
-from pytest_core_rollouts.reuse.resume import Plan, Resumed, Verdict
+from pytest_core_rollouts.results.baseline import Baseline
+from pytest_core_rollouts.results.gate import Identity
 from pytest_core_rollouts.rollout import Outcome
 from pytest_core_rollouts.rollout.pressure import Pressure
-from pytest_core_rollouts.running import engines, judging
-from pytest_core_rollouts.running.books import Books
-from pytest_core_rollouts.running.caps import Caps
-from pytest_core_rollouts.running.core_access import CoreAccess, places_of_run
+from pytest_core_rollouts.running import judging
 from pytest_core_rollouts.running.display import Display, State
 from pytest_core_rollouts.running.project_grading import ProjectGrading
 from pytest_core_rollouts.tasks import Task
+from pytest_core_rollouts.tasks.matrix import Agent, Chosen, Rollout, make_id, new_run_id
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Client

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts import task_sources
-from pytest_core_rollouts.collecting import task_data
+from pytest_core_rollouts.collecting import task_data, task_sources
 from pytest_core_rollouts.collecting.collect import RolloutFault, RolloutItem, run_key
 from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
 from pytest_core_rollouts.collecting.unasked import shown

@@ -38,8 +38,8 @@ from pytest_core_rollouts.grading import (
     parse_json,
 )
 from pytest_core_rollouts.grading.rules import rules_by_path
-from pytest_core_rollouts.strict_yaml import SIZE_LIMIT, Invalid, YamlError, check, text
-from pytest_core_rollouts.task_folders import GRADED_BY, is_task, utf8_name
+from pytest_core_rollouts.tasks.strict_yaml import SIZE_LIMIT, Invalid, YamlError, check, text
+from pytest_core_rollouts.tasks.folders import GRADED_BY, is_task, utf8_name
 from pytest_core_rollouts.tasks.answer_copies import answer_copies
 from pytest_core_rollouts.tasks.files import (
     FILE_LIMIT,

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pytest_core_rollouts.tasks.findings import FINDINGS
 from pytest_core_rollouts.grading import KeyRule, Tolerance, check_expected
 from pytest_core_rollouts.grading.rules import BadRule, rules_by_path
-from pytest_core_rollouts.strict_yaml import (
+from pytest_core_rollouts.tasks.strict_yaml import (
     Invalid,
     Rule,
     check,

@@ -21,9 +21,8 @@ from pytest_core_rollouts.agents_api import (
     StreamLost,
     TooLarge,
 )
-from tests.fake_core import FakeCore, Fault, Request, Script
-
-from .support import BODY, collect, finished_session, quick, run
+from tests.support.api import BODY, collect, finished_session, quick, run
+from tests.support.fake_core import FakeCore, Fault, Request, Script
 
 
 def test_importing_the_package_imports_no_http() -> None:

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.agents_api import APIStatusError, Client, ConnectionFailed, transport
-from tests.fake_core import FakeCore, Fault
-
-from .support import create, failure, quick, run, run_at
+from tests.support.api import create, failure, quick, run, run_at
+from tests.support.fake_core import FakeCore, Fault
 
 
 def test_no_proxy_for_a_core_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

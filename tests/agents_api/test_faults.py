@@ -23,9 +23,8 @@ from pytest_core_rollouts.agents_api import (
     Session,
     TooLarge,
 )
-from tests.fake_core import FakeCore, Fault, Request
-
-from .support import Use, collect, create, failure, quick, run, run_at
+from tests.support.api import Use, collect, create, failure, quick, run, run_at
+from tests.support.fake_core import FakeCore, Fault, Request
 
 HTML = Fault(502, b"<html><h1>502 Bad Gateway</h1></html>", {"Content-Type": "text/html"})
 

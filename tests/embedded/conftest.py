@@ -9,9 +9,8 @@ import pytest
 
 from pytest_core_rollouts.embedded.launch import EmbeddedCore, EmbeddedCoreError
 from pytest_core_rollouts.embedded.sandbox import Isolation, Sandbox
-
-from .sandboxes import new_sandbox
-from .wire import Wire
+from tests.support.sandboxes import new_sandbox
+from tests.support.wire import Wire
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,7 @@ import pytest
 
 from pytest_core_rollouts.embedded import events as events_module
 from pytest_core_rollouts.embedded.events import BUFFERED_EVENTS, EventBus
-
-from .wire import HOSTED, Wire, events, oracle
+from tests.support.wire import HOSTED, Wire, events, oracle
 
 ASSISTANT = [
     "item.added",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .wire import Wire
+from tests.support.wire import Wire
 
 TURNS = 5
 

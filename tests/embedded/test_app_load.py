@@ -14,8 +14,7 @@ import httpx
 import pytest
 
 from pytest_core_rollouts.embedded.launch import EmbeddedCore
-
-from .wire import HOSTED, Wire, oracle
+from tests.support.wire import HOSTED, Wire, oracle
 
 CANCEL = {"events": [{"type": "agent.session.input.cancel"}]}
 

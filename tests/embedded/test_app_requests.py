@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from .wire import HOSTED, Wire, oracle
+from tests.support.wire import HOSTED, Wire, oracle
 
 NO_SUCH = "00000000-0000-4000-8000-000000000000"
 

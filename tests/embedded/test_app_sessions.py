@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from pytest_core_rollouts.embedded.launch import EmbeddedCore
-
-from .wire import HOSTED, Wire, oracle
+from tests.support.wire import HOSTED, Wire, oracle
 
 WRITE_ANSWER = "mkdir -p outputs && echo '{\"x\": 1}' >outputs/answer.json"
 

@@ -18,10 +18,10 @@ import pytest
 
 from pytest_core_rollouts.embedded.harnesses.native import EVENTS, EVENTS_LIMIT
 from pytest_core_rollouts.embedded.launch import EmbeddedCore
-from tests.agents import KEY, both, creation, needs_codex
-from tests.embedded.sandboxes import processes_with, wait_until_gone
-from tests.embedded.wire import Wire
-from tests.scripted_models import Hang, Reply, Say, ScriptedModel, Shell
+from tests.support.agents import KEY, both, creation, needs_codex
+from tests.support.sandboxes import processes_with, wait_until_gone
+from tests.support.scripted_models import Hang, Reply, Say, ScriptedModel, Shell
+from tests.support.wire import Wire
 
 # Looks for keys and for what others have, and tries ways out. Prints what it found.
 PROBE = r"""

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.embedded.sandbox import Isolation, SandboxUnavailable
-
-from .sandboxes import new_sandbox, run, text
+from tests.support.sandboxes import new_sandbox, run, text
 
 AS_ROOT = os.geteuid() == 0
 

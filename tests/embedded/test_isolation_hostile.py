@@ -18,8 +18,7 @@ import pytest
 
 from pytest_core_rollouts.embedded.sandbox import Isolation, Sandbox
 from pytest_core_rollouts.embedded.sandbox.seccomp import FAMILIES
-
-from .sandboxes import new_sandbox, run, text
+from tests.support.sandboxes import new_sandbox, run, text
 
 SECRET = f"secret-{uuid.uuid4().hex}"
 

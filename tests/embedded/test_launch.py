@@ -19,8 +19,7 @@ import pytest
 from pytest_core_rollouts.embedded import launch
 from pytest_core_rollouts.embedded.harnesses import HARNESSES
 from pytest_core_rollouts.embedded.launch import EmbeddedCore, EmbeddedCoreError
-
-from .wire import Wire
+from tests.support.wire import Wire
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_core_rollouts.embedded.model import CaptureFailed, TurnLabels
 from pytest_core_rollouts.embedded.model.capture import Capture
-from tests.embedded.proxies import KEY, Reader, Server, Writer, asyncio_test, proxied, replying, serving, sse
+from tests.support.proxies import KEY, Reader, Server, Writer, asyncio_test, proxied, replying, serving, sse
 
 # Parameters
 

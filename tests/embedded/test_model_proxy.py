@@ -14,7 +14,7 @@ import pytest
 
 from pytest_core_rollouts.embedded.model import upstream
 from pytest_core_rollouts.embedded.model_provider import ModelProvider
-from tests.embedded.proxies import KEY, Reader, Server, Writer, asyncio_test, proxied, replying, serving
+from tests.support.proxies import KEY, Reader, Server, Writer, asyncio_test, proxied, replying, serving
 
 # What reaches the server
 

@@ -14,8 +14,7 @@ import pytest
 
 from pytest_core_rollouts.embedded.sandbox import Isolation, MountRefused, SandboxUnavailable
 from pytest_core_rollouts.embedded.sandbox.mounts import Hidden, Root, find_masks, real_names, show_programs
-
-from .sandboxes import new_sandbox, run, text
+from tests.support.sandboxes import new_sandbox, run, text
 
 AS_ROOT = os.geteuid() == 0
 REPOSITORY = Path(__file__).parents[2]

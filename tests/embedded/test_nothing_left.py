@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from pytest_core_rollouts.embedded.launch import EmbeddedCore
-from tests.agents import creation, needs_claude, needs_codex
-from tests.scripted_models import Ask, Reply, Say, ScriptedModel, Shell
+from tests.support.agents import creation, needs_claude, needs_codex
+from tests.support.scripted_models import Ask, Reply, Say, ScriptedModel, Shell
 
 pytestmark = [pytest.mark.slow, needs_codex, needs_claude]
 

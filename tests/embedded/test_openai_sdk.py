@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.embedded.launch import EmbeddedCore, why_missing
-from tests.agents import PROTOCOLS
-from tests.scripted_models import Ask, Fail, Reply, Say, ScriptedModel, Shell, Tool
+from tests.support.agents import PROTOCOLS
+from tests.support.scripted_models import Ask, Fail, Reply, Say, ScriptedModel, Shell, Tool
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ def test_the_official_client_is_served(python: Path) -> None:
     core = EmbeddedCore.reserve()
     core.start()
     try:
-        script = Path(__file__).with_name("sdk_script.py")
+        script = Path(__file__).parents[1] / "support" / "sdk_script.py"
         installed = [harness for harness in PROTOCOLS if why_missing(harness) is None]
         with ScriptedModel(_reply) as model:
             arguments = [core.base_url, model.url, *installed]

@@ -12,11 +12,11 @@ import pytest
 
 from pytest_core_rollouts.embedded.model import ModelProxy
 from pytest_core_rollouts.embedded.model import proxy as proxy_module
-from tests.agents import KEY as MODEL_KEY
-from tests.agents import creation, needs_codex
-from tests.embedded.proxies import Reader, Server, Writer, asyncio_test, proxied, serving, sse
-from tests.embedded.wire import Wire
-from tests.scripted_models import Reply, Say, ScriptedModel, Shell
+from tests.support.agents import KEY as MODEL_KEY
+from tests.support.agents import creation, needs_codex
+from tests.support.proxies import Reader, Server, Writer, asyncio_test, proxied, serving, sse
+from tests.support.scripted_models import Reply, Say, ScriptedModel, Shell
+from tests.support.wire import Wire
 
 # Whose fault a failure is
 

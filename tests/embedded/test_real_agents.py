@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from pytest_core_rollouts.embedded.launch import EmbeddedCore
-from tests.agents import HARNESSES, KEY, both, creation, needs_claude, needs_codex
-from tests.embedded.wire import Wire, events
-from tests.scripted_models import Ask, Cut, Fail, FailInStream, Hang, Reply, Say, ScriptedModel, Shell, Tool
+from tests.support.agents import HARNESSES, KEY, both, creation, needs_claude, needs_codex
+from tests.support.scripted_models import Ask, Cut, Fail, FailInStream, Hang, Reply, Say, ScriptedModel, Shell, Tool
+from tests.support.wire import Wire, events
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_core_rollouts.embedded.model.reply_mask import KeyMask
-from tests.embedded.proxies import KEY, Reader, Server, Writer, asyncio_test, proxied, replying, serving, sse
+from tests.support.proxies import KEY, Reader, Server, Writer, asyncio_test, proxied, replying, serving, sse
 
 CORE_KEY = "core-key-9876543210"
 IN_JSON = json.dumps(KEY)[1:-1]

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.embedded.sandbox import Isolation, Sandbox, SandboxFailed
-
-from .sandboxes import folders, new_sandbox, processes_with, run, text
+from tests.support.sandboxes import folders, new_sandbox, processes_with, run, text
 
 MIB = 1 << 20
 

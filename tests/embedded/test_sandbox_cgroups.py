@@ -9,8 +9,7 @@ import pytest
 
 from pytest_core_rollouts.embedded.sandbox import Isolation, Limits, SandboxUnavailable
 from pytest_core_rollouts.embedded.sandbox.cgroups import VARIABLE, CgroupParent
-
-from .sandboxes import new_sandbox, run, text
+from tests.support.sandboxes import new_sandbox, run, text
 
 MIB = 1 << 20
 

@@ -14,8 +14,7 @@ import pytest
 from pytest_core_rollouts.embedded.model import FORWARDER, inside_argv, inside_binds, inside_url
 from pytest_core_rollouts.embedded.model.channel import serve_unix
 from pytest_core_rollouts.embedded.sandbox import Completed, Isolation, Sandbox
-
-from .sandboxes import new_sandbox, run, text
+from tests.support.sandboxes import new_sandbox, run, text
 
 AS_ROOT = os.geteuid() == 0
 

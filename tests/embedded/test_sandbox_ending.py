@@ -13,8 +13,7 @@ import uuid
 import pytest
 
 from pytest_core_rollouts.embedded.sandbox import Isolation, Sandbox
-
-from .sandboxes import folders, new_sandbox, processes_with, run, text, wait_until_gone
+from tests.support.sandboxes import folders, new_sandbox, processes_with, run, text, wait_until_gone
 
 STUBBORN = """
 trap '' TERM INT HUP

@@ -11,8 +11,7 @@ import pytest
 
 from pytest_core_rollouts.embedded.sandbox import Isolation, Limits, Sandbox, watch
 from pytest_core_rollouts.embedded.sandbox.namespaces import NamespaceHelper
-
-from .sandboxes import folders, new_sandbox, processes_with, run, text
+from tests.support.sandboxes import folders, new_sandbox, processes_with, run, text
 
 MIB = 1 << 20
 SMALL = Limits(memory=256 * MIB)

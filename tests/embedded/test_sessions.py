@@ -14,8 +14,7 @@ from pytest_core_rollouts.embedded.creation import read_creation
 from pytest_core_rollouts.embedded.harnesses import HARNESSES
 from pytest_core_rollouts.embedded.sandbox import Isolation
 from pytest_core_rollouts.embedded.sessions import Runtime, Session
-
-from .wire import HOSTED, oracle
+from tests.support.wire import HOSTED, oracle
 
 
 def _run(artifacts: Path, body: dict[str, Any], then: Callable[[Session], Awaitable[None]]) -> Session:

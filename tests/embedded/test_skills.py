@@ -13,8 +13,8 @@ import pytest
 from pytest_core_rollouts.embedded.checked import Checked
 from pytest_core_rollouts.embedded.errors import APIError
 from pytest_core_rollouts.embedded.skills import ARCHIVE_LIMIT, CONTENT_LIMIT, Skill, read_skills
-from tests.agents import creation
-from tests.embedded.wire import HOSTED, Wire
+from tests.support.agents import creation
+from tests.support.wire import HOSTED, Wire
 
 MAIN = ("SKILL.md", b"---\nname: x\ndescription: y\n---\n")
 

@@ -16,8 +16,7 @@ import pytest
 
 from pytest_core_rollouts.agents_api.taxonomy import of_turn
 from pytest_core_rollouts.embedded.launch import EmbeddedCore
-
-from .wire import Wire
+from tests.support.wire import Wire
 
 MOST = 512  # strangers
 HEAD = b"GET /v1/agents/sessions HTTP/1.1\r\nHost: x\r\n"

@@ -21,7 +21,7 @@ from pytest_core_rollouts.embedded.model.failures import ModelFailure
 from pytest_core_rollouts.embedded.model_provider import ModelProvider
 from pytest_core_rollouts.embedded.sandbox import Completed
 from pytest_core_rollouts.embedded.sandbox.outputs import collect_outputs
-from tests.embedded.proxies import LABELS
+from tests.support.proxies import LABELS
 
 BUSY = ModelFailure("server_overloaded", "The model's server answered 503")
 REFUSED = ModelFailure("invalid_request", "The model's server answered 400")

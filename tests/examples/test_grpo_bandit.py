@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.records import RolloutRecord, read_records
-from tests.agents import needs_codex
+from tests.support.agents import needs_codex
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake_core import FakeCore, Script
+from tests.support.fake_core import FakeCore, Script
 
 for name in ("httpx", "yaml", "pytest_core_rollouts.options.agent_file", "pytest_core_rollouts.running.session"):
     import_module(name)  # an inner run in this process would import it, and lose it again, each time

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fake_core import FakeCore
 from tests.integration.conftest import Project, node_ids, outcomes, usage_error
+from tests.support.fake_core import FakeCore
 
 
 def test_two_that_differ_in_their_instructions_alone(project: Project, core: FakeCore) -> None:

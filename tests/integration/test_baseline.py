@@ -7,9 +7,9 @@ import shutil
 import pytest
 
 from pytest_core_rollouts.cli import main
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, text_of, usage_error
 from tests.integration.test_gates import BROKEN, answering, gate_lines
+from tests.support.fake_core import FakeCore, Script
 
 pytestmark = pytest.mark.slow
 

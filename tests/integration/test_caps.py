@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.fake_core import FakeCore, Fault, Script
 from tests.integration.conftest import RIGHT, Project, outcomes, text_of, usage_error
+from tests.support.fake_core import FakeCore, Fault, Script
 
 pytestmark = pytest.mark.slow
 

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_core_rollouts.records import effective, read_records
-from tests.chaos import LIMIT, MARK, Chaos, false_rewards, spoiled_for_nothing, unnamed
-from tests.fake_core import FakeCore
 from tests.integration.conftest import Project
-from tests.integration.running import Running
+from tests.support.chaos import LIMIT, MARK, Chaos, false_rewards, spoiled_for_nothing, unnamed
+from tests.support.fake_core import FakeCore
+from tests.support.running import Running
 
 IMPATIENT = """
 import functools

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_core import FakeCore
 from tests.integration.conftest import Project, outcomes, text_of
+from tests.support.fake_core import FakeCore
 
 pytestmark = pytest.mark.slow
 

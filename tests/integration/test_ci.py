@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
+from tests.support.fake_core import FakeCore, Script
 
 
 @pytest.fixture

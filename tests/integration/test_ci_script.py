@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, WRONG, Project
+from tests.support.fake_core import FakeCore, Script
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
-from tests.integration.running import rows
+from tests.support.fake_core import FakeCore, Script
+from tests.support.running import rows
 
 pytestmark = pytest.mark.slow
 

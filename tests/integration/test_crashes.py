@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.records import effective, read_records
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, WRONG, Project
-from tests.integration.running import Running, alive, descendants, kill, until
+from tests.support.fake_core import FakeCore, Script
+from tests.support.running import Running, alive, descendants, kill, until
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, Project, outcomes, text_of, usage_error
-from tests.integration.running import Running
+from tests.support.fake_core import FakeCore, Script
+from tests.support.running import Running
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,8 @@ import pytest
 
 from pytest_core_rollouts.report.progress import Progress
 from pytest_core_rollouts.running import display
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
+from tests.support.fake_core import FakeCore, Script
 
 WIDTH = 90
 LIVE = re.compile(r"rollouts: \d+/\d+ done")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.matrix import HARNESS_PROTOCOLS, MODELLESS
-from tests.fake_core import FakeCore, Fault, Script
+from pytest_core_rollouts.tasks.matrix import HARNESS_PROTOCOLS, MODELLESS
 from tests.integration.conftest import Project, text_of
+from tests.support.fake_core import FakeCore, Fault, Script
 
 TEXT = (Path(__file__).parents[2] / "docs" / "core.md").read_text()
 PAIRS = re.findall(r"^```\n([^`]*)^```\n\n```text\n([^`]*)^```$", TEXT.partition("## Refused here")[2], re.MULTILINE)

@@ -10,8 +10,8 @@ import pytest
 
 from pytest_core_rollouts.grading import Answer
 from pytest_core_rollouts.tasks import load_task
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import Project, outcomes, text_of
+from tests.support.fake_core import FakeCore, Script
 
 DOCS = Path(__file__).parents[2] / "docs"
 BROKEN = "def longest(text):\n    return min(text.split(), key=len)\n"

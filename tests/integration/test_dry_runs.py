@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fake_core import FakeCore
 from tests.integration.conftest import Project, node_ids, outcomes, text_of
+from tests.support.fake_core import FakeCore
 
 
 @pytest.mark.usefixtures("no_core")

@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Project
-from tests.integration.running import Running, alive, descendants, kill, rows, statuses, until
 from tests.integration.test_signals import ALONE, IN_FLIGHT, MOST_SECONDS, ONE_EACH, SHARDED, check
+from tests.support.running import Running, alive, descendants, kill, rows, statuses, until
 
 pytestmark = pytest.mark.slow
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.engine import Engine
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, Project, text_of, usage_error
 from tests.integration.test_html_report import index
-from tests.rollout_support import TASK
+from tests.support.fake_core import FakeCore, Script
+from tests.support.rollouts import TASK
 
 UNNAMED = ["internal_error", "a_code_of_next_year"]
 WARNING = "warning: failed Turns: task broken 8 of 8, the other tasks 0 of 8 (p = 0.0"

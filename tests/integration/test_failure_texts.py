@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tests.fake_core import FakeCore, Fault, Script
 from tests.integration.conftest import WRONG, Project, outcomes, text_of
+from tests.support.fake_core import FakeCore, Fault, Script
 
 EXPECTED = {"north": 10, "rows": [1, 2, 3], "name": "canary-5c1d", "gone": True}
 ANSWER = {"north": 11, "rows": [1, 5], "name": "canary-5c1d", "extra": 0}

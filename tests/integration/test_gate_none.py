@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
+from tests.support.fake_core import FakeCore, Script
 
 BROKEN = Script(turn_status="failed", error={"code": "internal_error", "message": "It broke."})
 

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from pytest_core_rollouts.cli import main
-from tests.fake_core import FakeCore, Fault, Request, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of, usage_error
+from tests.support.fake_core import FakeCore, Fault, Request, Script
 
 BROKEN = Script(turn_status="failed", error={"code": "internal_error", "message": "the model endpoint is down"})
 

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import Project, node_ids, outcomes, text_of
+from tests.support.fake_core import FakeCore, Script
 
 HOOK = """
 from pytest_core_rollouts.tasks import Task

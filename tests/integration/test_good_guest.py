@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from tests.fake_core import FakeCore
 from tests.integration.conftest import Project, node_ids, outcomes, text_of
+from tests.support.fake_core import FakeCore
 
 OURS = ("options.settings", "collecting.collect", "running", "tasks", "grading", "rollout", "report")
 HEAVY = ("httpx", "yaml", "starlette", "uvicorn", *(f"pytest_core_rollouts.{name}" for name in OURS))

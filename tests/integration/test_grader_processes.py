@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import Project, outcomes, text_of
+from tests.support.fake_core import FakeCore, Script
 
 GRADER = """
 import ctypes, os, re

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.fake_core import FakeCore, Fault, Request, Script
 from tests.integration.conftest import RIGHT, Project, outcomes, text_of
+from tests.support.fake_core import FakeCore, Fault, Request, Script
 
 pytestmark = pytest.mark.slow
 

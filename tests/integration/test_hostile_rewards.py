@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from tests.agents import KEY, needs_codex
 from tests.integration.conftest import Project, text_of
-from tests.scripted_models import Ask, Fail, Reply, Say, ScriptedModel, Shell
+from tests.support.agents import KEY, needs_codex
+from tests.support.scripted_models import Ask, Fail, Reply, Say, ScriptedModel, Shell
 
 pytestmark = pytest.mark.usefixtures("no_core")
 

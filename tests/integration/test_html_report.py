@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
+from tests.support.fake_core import FakeCore, Script
 
 
 def index(path: Path) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, Project, node_ids, outcomes, text_of, usage_error
-from tests.left_behind import CONTROL_NAMES, CORE_PATHS, MARK, harmful_files, solution
+from tests.support.fake_core import FakeCore, Script
+from tests.support.left_behind import CONTROL_NAMES, CORE_PATHS, MARK, harmful_files, solution
 
 OFF = ("-p", "no:core-rollouts")
 BARE = ((), (".",), ("--collect-only",), ("-n", "2"), ("--doctest-glob=*",))

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
+from tests.support.fake_core import FakeCore, Script
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])

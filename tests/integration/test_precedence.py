@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.fake_core import FakeCore
 from tests.integration.conftest import Project, outcomes
+from tests.support.fake_core import FakeCore
 
 YAML = "timeout: 31\nsamples: 3\nnetwork: enabled\n"
 INI = ("rollout_timeout = 32", "rollout_samples = 2", "rollout_network = {allowed}")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.agents import KEY, needs_claude, needs_codex
 from tests.integration.conftest import Project, outcomes, text_of, usage_error
-from tests.scripted_models import Ask, Reply, Say, ScriptedModel, Shell
+from tests.support.agents import KEY, needs_claude, needs_codex
+from tests.support.scripted_models import Ask, Reply, Say, ScriptedModel, Shell
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_core")]
 

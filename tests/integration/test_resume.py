@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.records import effective, read_records
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of, usage_error
+from tests.support.fake_core import FakeCore, Script
 
 pytestmark = pytest.mark.slow
 

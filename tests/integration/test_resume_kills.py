@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.fake_core import FakeCore, FakeSession, Fault, Script
 from tests.integration.conftest import RIGHT, Project, outcomes, text_of
-from tests.integration.running import Running, descendants, kill, until
+from tests.support.fake_core import FakeCore, FakeSession, Fault, Script
+from tests.support.running import Running, descendants, kill, until
 
 pytestmark = pytest.mark.slow
 

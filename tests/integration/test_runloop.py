@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, node_ids, outcomes, text_of, usage_error
+from tests.support.fake_core import FakeCore, Script
 
 TURNS = {"a": 1.5, "b": 0.1, "c": 0.8}
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fake_core import FakeCore, Fault, Script
 from tests.integration.conftest import Project, outcomes, text_of, usage_error
+from tests.support.fake_core import FakeCore, Fault, Script
 
 MODEL_KEY = "9f3b2c6d8e1a4f7095b3d2c1e0f4a6b8"
 """32 hex digits: no known prefix."""

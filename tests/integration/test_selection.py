@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, node_ids, outcomes, text_of
+from tests.support.fake_core import FakeCore, Script
 
 ODD_MODELS = [
     "openai/gpt-5:free",

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, Project
-from tests.integration.running import Ended, Running, alive, descendants, rows, statuses, until
+from tests.support.fake_core import FakeCore, Script
+from tests.support.running import Ended, Running, alive, descendants, rows, statuses, until
 
 pytestmark = pytest.mark.slow
 

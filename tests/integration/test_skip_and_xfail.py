@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fake_core import FakeCore, Fault, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
+from tests.support.fake_core import FakeCore, Fault, Script
 
 HOOK = """
 import pytest

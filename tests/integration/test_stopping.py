@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-from tests.fake_core import FakeCore, Fault, Request, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
-from tests.integration.running import Running, rows, statuses, until
+from tests.support.fake_core import FakeCore, Fault, Request, Script
+from tests.support.running import Running, rows, statuses, until
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_core import FakeCore
 from tests.integration.conftest import Project, outcomes, text_of, usage_error
+from tests.support.fake_core import FakeCore
 
 TRAP = "import pathlib\npathlib.Path(r'{}').touch()\n"
 ARGUMENTS = [

@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from tests.fake_core import FakeCore, Fault
 from tests.integration.conftest import Project, text_of, usage_error
+from tests.support.fake_core import FakeCore, Fault
 
 ONE = "--harness=codex"
 """Enough to ask for rollouts."""

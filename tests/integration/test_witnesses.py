@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from pytest_core_rollouts.engine import Engine, RunEnded
-from pytest_core_rollouts.matrix import Agent
-from tests.fake_core import FakeCore, Script
+from pytest_core_rollouts.tasks.matrix import Agent
 from tests.integration.conftest import Project, text_of
-from tests.rollout_support import RIGHT, TASK
+from tests.support.fake_core import FakeCore, Script
+from tests.support.rollouts import RIGHT, TASK
 
 REFUSED = {"code": "authentication_error", "message": "401 from the model"}
 ACTED = [{"type": "command_execution", "command": "curl", "status": "completed"}]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, WRONG, Project, node_ids, outcomes, text_of, usage_error
-from tests.integration.running import rows
+from tests.support.fake_core import FakeCore, Script
+from tests.support.running import rows
 
 pytestmark = pytest.mark.slow
 

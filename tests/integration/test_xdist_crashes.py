@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.fake_core import FakeCore, Script
 from tests.integration.conftest import RIGHT, Project, outcomes, text_of
-from tests.integration.running import Ended, Running, kill, rows, until
+from tests.support.fake_core import FakeCore, Script
+from tests.support.running import Ended, Running, kill, rows, until
 
 pytestmark = pytest.mark.slow
 

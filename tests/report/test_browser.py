@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_core_rollouts.records import RolloutRecord
-from pytest_core_rollouts.report.baseline import load_baseline
 from pytest_core_rollouts.report.html import write_html
+from pytest_core_rollouts.results.baseline import load_baseline
 from tests.report.conftest import Viewer, turning, wait_until_drawn
-from tests.report.trajectories import TASKS, many_outcomes, row, said, write
+from tests.support.trajectories import TASKS, many_outcomes, row, said, write
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

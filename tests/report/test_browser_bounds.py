@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_core_rollouts.records import RolloutRecord
-from pytest_core_rollouts.report.baseline import load_baseline
 from pytest_core_rollouts.report.html import write_html
+from pytest_core_rollouts.results.baseline import load_baseline
 from tests.report.conftest import INSTALL, Viewer, turning, wait_until_drawn
-from tests.report.trajectories import HOSTILE, LONG_LINE, command, item, many_outcomes, row, said, thought, user, write
+from tests.support.trajectories import HOSTILE, LONG_LINE, command, item, many_outcomes, row, said, thought, user, write
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

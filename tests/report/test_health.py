@@ -5,11 +5,10 @@ import dataclasses
 import pytest
 
 from pytest_core_rollouts.records import RolloutRecord
-from pytest_core_rollouts.report.health import GroupHealth, fault_kind
 from pytest_core_rollouts.report.markdown import FEW_TASKS, markdown, terminal
-from pytest_core_rollouts.report.summary import summarize
-
-from .rows import run
+from pytest_core_rollouts.results.health import GroupHealth, fault_kind
+from pytest_core_rollouts.results.summary import summarize
+from tests.support.rows import run
 
 
 def health(rows: list[RolloutRecord]) -> GroupHealth:

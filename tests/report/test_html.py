@@ -19,10 +19,10 @@ import pytest
 
 from pytest_core_rollouts.records import RecordsError, RolloutRecord, append
 from pytest_core_rollouts.report import html_data
-from pytest_core_rollouts.report.baseline import load_baseline
 from pytest_core_rollouts.report.html import HtmlReportError, write_html
 from pytest_core_rollouts.report.html_data import outcome
-from tests.report.trajectories import HOSTILE, TASKS, conversation, many_outcomes, row, said, write
+from pytest_core_rollouts.results.baseline import load_baseline
+from tests.support.trajectories import HOSTILE, TASKS, conversation, many_outcomes, row, said, write
 
 
 class Elements(HTMLParser):

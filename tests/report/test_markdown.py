@@ -9,9 +9,8 @@ import pytest
 
 from pytest_core_rollouts.report.cells import between, decimal, escape, reward_text, width
 from pytest_core_rollouts.report.markdown import MAX_TASKS, markdown, terminal
-from pytest_core_rollouts.report.summary import summarize
-
-from .rows import run
+from pytest_core_rollouts.results.summary import summarize
+from tests.support.rows import run
 
 BUNDLED = ("failed-logins", "inventory-bug", "orders-json", "salaries-sqlite", "sales-by-region")
 

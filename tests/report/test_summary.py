@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.report.summary import AgentScore, Estimate, summarize
-
-from .rows import run
+from pytest_core_rollouts.results.summary import AgentScore, Estimate, summarize
+from tests.support.rows import run
 
 E4 = (None, None, None, None)
 

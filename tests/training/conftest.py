@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.training.exporting import Exporter
+from tests.support.exporting import Exporter
 
 
 @pytest.fixture

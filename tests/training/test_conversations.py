@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from pytest_core_rollouts.training.conversations import conversation
-from tests.report.trajectories import command, item, said, thought, user
-from tests.report.trajectories import conversation as trajectory
+from tests.support.trajectories import command, item, said, thought, user
+from tests.support.trajectories import conversation as trajectory
 
 MEMBERS = ["role", "content", "reasoning_content", "tool_calls", "tool_call_id"]
 

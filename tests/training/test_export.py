@@ -13,9 +13,9 @@ import pytest
 from pytest_core_rollouts.records import RecordsWarning
 from pytest_core_rollouts.records.item_files import keep_items
 from pytest_core_rollouts.records.masking import Masker
-from tests.report.rows import run
-from tests.report.trajectories import conversation
-from tests.training.exporting import Exporter, write
+from tests.support.exporting import Exporter, write
+from tests.support.rows import run
+from tests.support.trajectories import conversation
 
 
 def by_sample(group: dict[str, Any], member: str) -> list[Any]:

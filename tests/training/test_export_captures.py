@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.records import RecordsWarning, RolloutRecord
-from tests.report.rows import run
-from tests.training.exporting import Exporter, capture, exchange, write
+from tests.support.exporting import Exporter, capture, exchange, write
+from tests.support.rows import run
 
 
 def rows(rewards: Sequence[float | str | None]) -> list[RolloutRecord]:

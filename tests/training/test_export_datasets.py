@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.report.rows import run
-from tests.report.trajectories import command, said, user
-from tests.training.exporting import Exporter, capture, exchange, write
+from tests.support.exporting import Exporter, capture, exchange, write
+from tests.support.rows import run
+from tests.support.trajectories import command, said, user
 
 pytestmark = pytest.mark.slow
 

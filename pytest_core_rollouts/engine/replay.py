@@ -1,0 +1,205 @@
+"""Recorded rollouts graded again: by today's expected answers, graders and tolerance, with no Core and no key.
+
+What a row says of the agent stays as it was: its answer, its time, its tokens, its Session, the digest of what it saw.
+What a row says of grading is made anew. A rollout that ended without an answer to grade (a timeout, a fault) keeps
+its result. The new rows name the old ones in `settings.replay_of`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from pytest_core_rollouts.agents_api.taxonomy import OURS
+from pytest_core_rollouts.grading import TEXT_LIMIT, Answer, Grade, read_answer
+from pytest_core_rollouts.grading.threads import GraderFailed, Graders
+from pytest_core_rollouts.records import RecordsError, RolloutRecord, check_lasting, effective, read_located, record_at
+from pytest_core_rollouts.records.kept_files import read_kept_files
+from pytest_core_rollouts.results.summary import slim
+from pytest_core_rollouts.rollout import Grader, KeepFiles, Outcome
+from pytest_core_rollouts.rollout.progress import grading_settings
+from pytest_core_rollouts.tasks import Task
+from pytest_core_rollouts.tasks.matrix import Agent, Rollout
+
+NO_ANSWER = "no answer was recorded"
+INPUT_CHANGED = "graded again: the task's instruction, files or environment are not what the agent was given"
+SHORT = 4096
+"""Characters of an answer that is kept from the first reading to the grading."""
+_OF_GRADING = re.compile(r"the answer is |[\d,]+ values differ; the first ")
+"""How notes begin that grading writes."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The rows of a file by the items that stand for them: task id, then agent's slug and sample.
+
+    Of several runs in one file the samples are counted on, so that each row has an item of its own.
+    """
+
+    path: Path
+    agents: tuple[Agent, ...]
+    rows: Mapping[str, Mapping[tuple[str, int], int]] = field(repr=False)
+    """Offsets of the rows in the file."""
+    read: Mapping[int, RolloutRecord] = field(default_factory=dict, repr=False)
+    """The rows with short answers by their offset, without trajectories: they need not be read again."""
+
+    @classmethod
+    def open(cls, path: Path) -> Replay:
+        """Read which rows there are. Raises RecordsError."""
+        check_lasting(path)
+        located: list[tuple[int, RolloutRecord]] = []
+        read: dict[int, RolloutRecord] = {}
+        for offset, record in read_located(path, items=False):
+            if len(repr(record.answer)) + len(record.answer_text or "") <= SHORT:
+                read[offset] = record
+            located.append((offset, read.get(offset) or slim(record)))
+        offsets = {id(record): offset for offset, record in located}
+        agents: dict[str, Agent] = {}
+        groups: dict[tuple[str, str], dict[str, list[RolloutRecord]]] = {}
+        for record in effective(record for _, record in located).values():
+            agent = Agent(record.harness, record.model, record.agent.get("name"))
+            agents.setdefault(agent.slug, agent)
+            groups.setdefault((record.task, agent.slug), {}).setdefault(record.run_id, []).append(record)
+        rows: dict[str, dict[tuple[str, int], int]] = {}
+        for (task, slug), runs in groups.items():
+            start = 0
+            for records in runs.values():
+                for record in records:
+                    rows.setdefault(task, {})[slug, start + record.sample] = offsets[id(record)]
+                start += max(record.sample for record in records) + 1
+        if not rows:
+            raise RecordsError(f"{path}: holds no rollouts to grade again")
+        return cls(path, tuple(agents.values()), rows, read)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.rows.values()))
+
+    def rollouts_of(self, task_id: str) -> Iterator[tuple[Agent, int]]:
+        """The agents and samples that the file has of a task."""
+        agents = {agent.slug: agent for agent in self.agents}
+        for slug, sample in self.rows.get(task_id, {}):
+            yield agents[slug], sample
+
+    def source(self, rollout: Rollout) -> RolloutRecord:
+        """The row that the rollout stands for, but for its trajectory. Raises RecordsError."""
+        offset = self.rows[rollout.task.id][rollout.agent.slug, rollout.sample]
+        return self.read.get(offset) or record_at(self.path, offset)
+
+
+class Source(Protocol):
+    """Where recorded rollouts come from."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def source(self, rollout: Rollout) -> RolloutRecord:
+        """The row of a rollout, whole. Raises RecordsError."""
+
+
+@dataclass(frozen=True)
+class Replayer:
+    """Grades the rows of a file as a run's rollouts. What it is given is as in `rollout.RolloutRunner`.
+
+    `grades_itself` tells the tasks whose grading is all ours: it neither raises nor hangs, and needs no thread.
+    """
+
+    replay: Source
+    grade: Grader
+    grades_itself: Callable[[Task], bool]
+    save: Callable[[RolloutRecord], None]
+    keep_files: KeepFiles
+    keep_items: bool = True
+    graders: Graders = field(default_factory=Graders)
+
+    async def run(self, rollout: Rollout) -> Outcome:
+        """Write and return the new row of one rollout."""
+        source = self.replay.source(rollout)
+        record = replace(source, **self._identity(source, rollout), items=source.items if self.keep_items else None)
+        if _has_answer(source):
+            record = await self._graded(record, source, rollout)
+        self.save(record)
+        return Outcome(replace(record, items=None))
+
+    def _identity(self, source: RolloutRecord, rollout: Rollout) -> dict[str, Any]:
+        task = rollout.task
+        changed = source.input_digest not in ("", task.input_digest)
+        kept = {key: value for key, value in source.settings.items() if key not in ("pass_threshold", "xfail")}
+        return {
+            "rollout_id": rollout.rollout_id,
+            "sample": rollout.sample,
+            "run_id": rollout.run_id,
+            "group_id": rollout.group_id,
+            "agent": {**source.agent, "slug": rollout.agent.slug},
+            "labels": {**source.labels, **rollout.labels},
+            "settings": {
+                **kept,
+                **grading_settings(rollout),
+                "replay_of": {
+                    "file": self.replay.path.name,
+                    "run_id": source.run_id,
+                    "rollout_id": source.rollout_id,
+                },
+            },
+            "grading_digest": task.grading_digest,
+            "notes": [*([INPUT_CHANGED] if changed else []), *(note for note in source.notes if note != INPUT_CHANGED)],
+            "outputs": (),
+        }
+
+    async def _graded(self, record: RolloutRecord, source: RolloutRecord, rollout: Rollout) -> RolloutRecord:
+        notes = [note for note in record.notes if not _OF_GRADING.match(note)]
+        outputs: Sequence[Mapping[str, Any]] = ()
+        try:
+            answer = _answer(source, read_kept_files(self.replay.path, source.outputs))
+            if answer.artifacts:
+                outputs = self.keep_files(rollout, source.attempt, answer.artifacts)
+            grade = await self._grade(answer, rollout)
+        except GraderFailed as failure:
+            meaning = OURS[failure.code]
+            record = replace(record, status=meaning.status, reward=meaning.reward, error=str(failure))
+            return replace(record, reasons=(), notes=notes, outputs=outputs)
+        except RecordsError as failure:
+            return replace(record, status="error", reward=None, error=str(failure), reasons=(), notes=notes)
+        if grade.note and grade.note not in notes:
+            notes.append(grade.note)
+        return replace(
+            record,
+            status="completed",
+            reward=grade.reward,
+            error=None,
+            reasons=[dict(vars(reason)) for reason in grade.reasons],
+            outputs=outputs,
+            notes=notes,
+        )
+
+    async def _grade(self, answer: Answer, rollout: Rollout) -> Grade:
+        if self.grades_itself(rollout.task):
+            return self.grade(rollout.task, answer, rollout)
+        return await self.graders.call(lambda: self.grade(rollout.task, answer, rollout))
+
+
+def _has_answer(source: RolloutRecord) -> bool:
+    """Whether the agent came to its end: a completed Turn, or one whose answer could not be graded."""
+    kept = source.answer is not None or source.answer_text is not None or bool(source.outputs)
+    return source.answered or (source.reward is None and kept)
+
+
+def _answer(source: RolloutRecord, artifacts: Mapping[str, bytes]) -> Answer:
+    """What was answered, as far as the row tells."""
+    if source.answer is not None:
+        return Answer(value=source.answer, artifacts=artifacts)
+    problems = [note for note in source.notes if note != INPUT_CHANGED and not note.startswith("attempt ")]
+    problem = problems[-1] if problems else NO_ANSWER
+    if source.answer_text is None or len(source.answer_text.encode()) > TEXT_LIMIT - 4:  # the end may be cut off
+        return Answer(text=source.answer_text, problem=problem, artifacts=artifacts)
+    return replace(read_answer(source.answer_text.encode()), artifacts=artifacts)
+
+
+class NoCore:
+    """Stands where a rollout has its client: nothing is asked."""
+
+    async def aclose(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,225 @@
+"""A run continued: which rows of its file still hold, which only have to be graded anew, what is owed.
+
+A row holds where it has a reward and the same work would be done today: the same input, agent, labels, limit and
+network. If only the grading changed (or the grader failed), the recorded answer is graded anew. Everything else runs.
+An attempt whose Session is spent is followed by the next; where none is known, the same attempt is made again under
+the same key, so that Core gives back a Session that a dead process left there instead of making a second one.
+"""
+
+from __future__ import annotations
+
+import shlex
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from pytest_core_rollouts.engine.replay import Replayer
+from pytest_core_rollouts.records import RecordsError, RecordsWarning, RolloutRecord, read_located, record_at
+from pytest_core_rollouts.records.jsonable import jsonable
+from pytest_core_rollouts.records.kept_files import missing_file
+from pytest_core_rollouts.records.kept_folders import missing_text
+from pytest_core_rollouts.results.summary import slim
+from pytest_core_rollouts.rollout import Outcome
+from pytest_core_rollouts.tasks.matrix import RUN_ID, Chosen, Rollout, name_rollouts, slug
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of one rollout: its row is reused or graded anew, or it runs, beginning with `attempt`.
+
+    `why` tells what changed since a row that had a reward.
+    """
+
+    action: Literal["reuse", "grade", "run"]
+    offset: int | None = None
+    """Of the row, in the file."""
+    counts: bool = True
+    """Whether the row is the one that counts in the file as it is."""
+    attempt: int = 1
+    why: str | None = None
+    lacking: str | None = None
+    """What to say where the row's answer can't be graded again, since files that the agent left are missing."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The rows of one run as its file had them when it was resumed, by rollout id, each with its offset."""
+
+    path: Path
+    run_id: str
+    rows: Mapping[str, Sequence[tuple[int, RolloutRecord]]] = field(repr=False)
+    torn: str | None = None
+    """What was passed over at the end of the file."""
+
+    @classmethod
+    def open(cls, path: Path, run_id: str | None = None) -> Resumed:
+        """Read the rows of the run, or of the newest one in the file. Raises RecordsError.
+
+        A run that was killed before its first row left an empty file of its name.
+        """
+        rows: dict[str, list[tuple[int, RolloutRecord]]] = {}
+        if not path.is_file():
+            raise RecordsError(f"{path}: there is no such file to resume")
+        newest = run_id
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", RecordsWarning)
+            for offset, record in read_located(path, items=False):
+                if run_id is None and (newest is None or record.run_id > newest):
+                    newest = record.run_id
+                    rows.clear()
+                if record.run_id == newest:
+                    rows.setdefault(record.rollout_id, []).append((offset, slim(record)))
+        if run_id is not None and not rows:
+            raise RecordsError(f"{path}: holds no rows of run {run_id}")
+        if newest is None and RUN_ID.fullmatch(path.stem):
+            newest = path.stem
+        if newest is None:
+            raise RecordsError(f"{path}: holds no rows, and its name tells no run; run without --rollout-resume")
+        if newest != slug(newest, dots=False):  # folders of kept files are named by it, and the file may be foreign
+            raise RecordsError(f"{path}: invalid run id {newest!r} in its rows; run without --rollout-resume")
+        return cls(path, newest, rows, str(caught[-1].message) if caught else None)
+
+    # ---- for xdist's workers: what the controller read, as it read it
+
+    def dump(self, file: Path) -> None:
+        """Write it to a file that `load` reads; far smaller than the JSONL with its trajectories."""
+        with file.open("wb") as opened:
+            for offset, record in (row for rows in self.rows.values() for row in rows):
+                opened.write(b"%d %s" % (offset, record.to_line()))
+
+    @classmethod
+    def load(cls, file: Path, path: Path, run_id: str) -> Resumed:
+        rows: dict[str, list[tuple[int, RolloutRecord]]] = {}
+        with file.open("rb") as opened:
+            for line in opened:
+                offset, _, row = line.partition(b" ")
+                record = RolloutRecord.from_line(row)
+                rows.setdefault(record.rollout_id, []).append((int(offset), record))
+        return cls(path, run_id, rows)
+
+    # ---- one rollout
+
+    @cached_property
+    def offsets(self) -> frozenset[int]:
+        """Where the rows begin: one at any other place was written since."""
+        return frozenset(offset for rows in self.rows.values() for offset, _ in rows)
+
+    def verdict(self, rollout: Rollout, *, marked: bool = True) -> Verdict:
+        """What its rows say about a rollout. `marked`: whether it is known if it is expected to fail."""
+        rows = self.rows.get(rollout.rollout_id, ())
+        changed = [(offset, record, changes(record, rollout)) for offset, record in rows]
+        same = [(offset, record) for offset, record, what in changed if not what]
+        for offset, record in same:
+            if record.graded and not _graded_otherwise(record, rollout, marked=marked):
+                return Verdict("reuse", offset, counts=record.work == rows[-1][1].work)
+        lacking = None
+        for offset, record in reversed(same):
+            if record.graded or record.answered:
+                missing = missing_file(self.path, record.outputs)
+                if missing is None:
+                    return Verdict("grade", offset)
+                lacking = missing_text(self.path, missing)
+        attempt = max((record.attempt + (record.session_id is not None) for _, record in rows), default=1)
+        lost = [", ".join(what) or "kept files" for _, record, what in changed if record.graded]
+        return Verdict("run", attempt=max(1, attempt), why=lost[-1] if lost else None, lacking=lacking)
+
+    def source(self, rollout: Rollout) -> RolloutRecord:
+        """The row to be graded anew, whole. Raises RecordsError."""
+        offset = self.verdict(rollout).offset
+        assert offset is not None, "only a rollout with a row is graded anew"
+        return record_at(self.path, offset)
+
+    def reused(self, verdict: Verdict) -> RolloutRecord:
+        """The row that is reused, but for its Items. Raises RecordsError."""
+        assert verdict.offset is not None
+        return replace(record_at(self.path, verdict.offset), items=None)
+
+
+def changes(record: RolloutRecord, rollout: Rollout) -> list[str]:
+    """What a row's rollout was given that today's would not be, grading apart."""
+    asked = {"timeout": rollout.timeout, "network": rollout.network.wire()}
+    found = {
+        "input": record.input_digest != rollout.task.input_digest,
+        "agent": record.agent.get("digest") != rollout.agent.digest,
+        "labels": dict(record.labels) != dict(rollout.labels),
+        **{name: record.settings.get(name) != jsonable(value) for name, value in asked.items()},
+        "outputs": _kept_otherwise(record, rollout),
+    }
+    return [name for name, differs in found.items() if differs]
+
+
+def _kept_otherwise(record: RolloutRecord, rollout: Rollout) -> bool:
+    """Whether files that a grader needs today were not asked for then."""
+    outputs = rollout.task.outputs
+    return outputs is not None and record.settings.get("outputs") != jsonable(outputs)
+
+
+def _graded_otherwise(record: RolloutRecord, rollout: Rollout, *, marked: bool) -> bool:
+    if marked and record.settings.get("xfail") != rollout.xfail:
+        return True
+    return record.grading_digest != rollout.task.grading_digest
+
+
+@dataclass
+class Plan:
+    """What a resumed session does with each rollout selected, by rollout id."""
+
+    selected: Mapping[str, Chosen]
+    verdicts: Mapping[str, Verdict]
+
+    @property
+    def owed(self) -> int:
+        """Rollouts that have to run: these need a Core."""
+        return self._count("run")
+
+    def lines(self) -> Iterator[str]:
+        """What there is to say before the first rollout."""
+        graded = self._count("grade")
+        yield (
+            f"resume: {self._count('reuse')} of {len(self.verdicts)} rollouts reused, "
+            + (f"{graded} graded anew, " if graded else "")
+            + f"{self.owed} to run"
+        )
+        yield from sorted({f"resume: {verdict.lacking}" for verdict in self.verdicts.values() if verdict.lacking})
+        whys = sorted({verdict.why for verdict in self.verdicts.values() if verdict.why})
+        for why in whys:
+            again = [self.selected[rollout_id] for rollout_id, one in self.verdicts.items() if one.why == why]
+            yield from (f"resume: to run again, changed since ({why}): {line}" for line in name_rollouts(again))
+
+    def _count(self, action: str) -> int:
+        return sum(verdict.action == action for verdict in self.verdicts.values())
+
+
+def command(args: Sequence[str], path: Path, run_id: str, here: Path) -> str:
+    """The whole command that goes on with a run, for a shell in the folder `here`; `args`: what pytest was given."""
+    file = path.relative_to(here) if path.is_relative_to(here) else path
+    named = str(file) if path.stem == run_id else f"{file}::{run_id}"  # the file may hold other runs, or will
+    return shlex.join(["pytest", *_without(args, "--rollout-resume", "--rollout-out"), "--rollout-resume", named])
+
+
+def _without(args: Sequence[str], *options: str) -> Iterator[str]:
+    """The arguments without some options and their values."""
+    rest = iter(args)
+    for arg in rest:
+        if arg in options:
+            next(rest, None)
+        elif arg.partition("=")[0] not in options:
+            yield arg
+
+
+@dataclass(frozen=True)
+class Resumer:
+    """Grades recorded answers anew, in place of running their rollouts."""
+
+    resumed: Resumed
+    replayer: Replayer
+
+    def grades(self, rollout: Rollout) -> bool:
+        """Whether the rollout has an answer to grade."""
+        return rollout.attempt == 1 and self.resumed.verdict(rollout).action == "grade"
+
+    async def run(self, rollout: Rollout) -> Outcome:
+        return replace(await self.replayer.run(rollout), reused=True)

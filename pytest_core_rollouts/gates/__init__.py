@@ -1,1 +1,0 @@
-"""Gates: what the exit code of a run should be, and why."""

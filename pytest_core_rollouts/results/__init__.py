@@ -1,0 +1,1 @@
+"""Numbers from rows: summaries, comparisons, statistics, gates."""

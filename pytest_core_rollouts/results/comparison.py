@@ -1,0 +1,185 @@
+"""Two results of one agent, or of two agents, task by task: how much they differ, and how much of it may be chance.
+
+Only tasks that both have, unchanged, are compared: a task that was added, removed or rewritten says nothing about the
+agent. The tests are those of `significance`, the interval is that of `statistics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+from pytest_core_rollouts.results import passing as statistics
+from pytest_core_rollouts.results import significance
+from pytest_core_rollouts.results.significance import LEVEL, LeastDrop, PValue
+from pytest_core_rollouts.results.summary import AgentScore, Summary, TaskScore
+
+
+@dataclass(frozen=True)
+class TaskChange:
+    """One task, before and after."""
+
+    before: TaskScore
+    after: TaskScore
+    p: Fraction  # Fisher's, two-sided, of solved samples
+    corrected: Fraction  # by Holm, for all tasks compared
+
+    @property
+    def task(self) -> str:
+        return self.before.task
+
+    @property
+    def difference(self) -> Fraction:
+        """Of the mean rewards."""
+        return (self.after.mean or Fraction(0)) - (self.before.mean or Fraction(0))
+
+    @property
+    def dropped(self) -> bool:
+        """Whether fewer samples are solved than chance explains."""
+        before, after = self.before, self.after
+        return self.corrected <= LEVEL and after.solved * before.graded < before.solved * after.graded
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`tasks` are those compared; the other task ids, all sorted, say why they were not."""
+
+    before: AgentScore
+    after: AgentScore
+    tasks: tuple[TaskChange, ...]
+    new: tuple[str, ...] = ()  # only after
+    gone: tuple[str, ...] = ()  # only before
+    changed: tuple[str, ...] = ()  # what the agent saw, or what graded it, is not the same
+    ungraded: tuple[str, ...] = ()  # no reward after
+    unknown: tuple[str, ...] = ()  # no reward before
+
+    @cached_property
+    def difference(self) -> Fraction | None:
+        """Of the mean rewards over the tasks compared; None for none."""
+        return statistics.mean(self._differences)
+
+    @cached_property
+    def means(self) -> tuple[Fraction | None, Fraction | None]:
+        """The mean reward over the tasks compared, before and after."""
+        return statistics.mean(one.before.mean for one in self.tasks), statistics.mean(
+            one.after.mean for one in self.tasks
+        )
+
+    @cached_property
+    def interval(self) -> tuple[float, float] | None:
+        """95%, of the difference over tasks like these."""
+        return statistics.difference_interval(self._differences)
+
+    @cached_property
+    def p_such_tasks(self) -> PValue:
+        """Two-sided, by sign-flip: would tasks like these differ?"""
+        return significance.sign_flip(self._differences)
+
+    @cached_property
+    def p_these_tasks(self) -> PValue:
+        """Two-sided, by exchanging samples within tasks: do these very tasks differ?"""
+        return significance.permutation(self._pairs)
+
+    @cached_property
+    def p_drop(self) -> PValue:
+        """The same, of a fall alone."""
+        return significance.permutation(self._pairs, drop=True)
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the mean over these tasks fell by more than chance explains."""
+        return bool(self.difference and self.difference < 0 and self.p_drop.significant)
+
+    @property
+    def dropped_tasks(self) -> list[TaskChange]:
+        return [one for one in self.tasks if one.dropped]
+
+    @property
+    def lost(self) -> list[TaskChange]:
+        """Tasks solved by every sample before and by none now."""
+        return [one for one in self.tasks if one.before.solved == one.before.graded and not one.after.solved]
+
+    @cached_property
+    def power(self) -> Power:
+        return power((one.before.graded, one.before.solved, one.after.graded) for one in self.tasks)
+
+    @property
+    def _differences(self) -> list[Fraction]:
+        return [one.difference for one in self.tasks]
+
+    @property
+    def _pairs(self) -> list[significance.Pair]:
+        return [(one.before.rewards, one.after.rewards) for one in self.tasks]
+
+
+def compare(before: AgentScore, after: AgentScore) -> Comparison:
+    """Compare by task."""
+    old, new = ({score.task: score for score in agent.tasks} for agent in (before, after))
+    both = sorted(old.keys() & new.keys())
+    same = [task for task in both if old[task].digests == new[task].digests]
+    pairs = [(old[task], new[task]) for task in same if old[task].graded and new[task].graded]
+    values = [significance.fisher(one.graded, one.solved, two.graded, two.solved) for one, two in pairs]
+    changes = zip(pairs, values, significance.holm(values), strict=True)
+    return Comparison(
+        before,
+        after,
+        tasks=tuple(TaskChange(one, two, p, corrected) for (one, two), p, corrected in changes),
+        new=tuple(sorted(new.keys() - old.keys())),
+        gone=tuple(sorted(old.keys() - new.keys())),
+        changed=tuple(task for task in both if task not in same),
+        ungraded=tuple(task for task in same if old[task].graded and not new[task].graded),
+        unknown=tuple(task for task in same if not old[task].graded),
+    )
+
+
+def counterpart(agent: AgentScore, others: Summary, own: Summary) -> AgentScore | None:
+    """The agent of `others` to compare with: the one of the same harness, model and name.
+
+    Of several such, which differ in what their files said, the one that is the very same. Where both sides have a
+    single agent, these are compared whatever they are called. None where nobody fits.
+    """
+    named = [other for other in others.agents if other.identity == agent.identity]
+    if len(named) > 1:
+        named = [other for other in named if other.digest == agent.digest]
+    if not named and len(others.agents) == len(own.agents) == 1:
+        return others.agents[0]
+    return named[0] if named else None
+
+
+# What could be seen
+
+
+@dataclass(frozen=True)
+class Power:
+    """What a comparison of these sizes can notice at all."""
+
+    tasks: int
+    least: tuple[int, int, int] | None  # (n before, c before, n after) of the task whose fall to 0 is the least likely
+    p: Fraction  # of that fall
+    corrected: Fraction  # the same after Holm's correction for all tasks
+    overall: LeastDrop | None  # None: no drop could be significant
+    rollouts: int  # after
+    solved: int  # before
+
+    @property
+    def sees_a_task(self) -> bool:
+        """Whether any single task could ever have dropped significantly."""
+        return self.corrected <= LEVEL
+
+
+def power(counts: Iterable[tuple[int, int, int]]) -> Power:
+    """Of tasks given as (n before, c before, n after)."""
+    tasks: Sequence[tuple[int, int, int]] = [one for one in counts if one[0] and one[2]]
+    falls = [(significance.least_fisher(*one), one) for one in tasks]
+    p, least = min(falls, default=(Fraction(1), None))
+    return Power(
+        tasks=len(tasks),
+        least=least,
+        p=p,
+        corrected=min(Fraction(1), p * max(1, len(tasks))),
+        overall=significance.least_drop(tasks),
+        rollouts=sum(more for _, _, more in tasks),
+        solved=sum(solved for _, solved, _ in tasks),
+    )

@@ -1,0 +1,376 @@
+"""What the rollouts say about the run: passed, failed, or undecided, and why.
+
+A gate judges one agent's results, never pytest: exit codes are the caller's. Undecided is neither passed nor failed:
+where rollouts have no reward, a verdict that could turn with them is not given. So a gate is asked twice, as if all of
+them had failed and as if all had passed, and only the same answer is an answer. Figures are compared as exact
+fractions: 0.79996 is below 0.8, and is shown with all its digits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
+
+from pytest_core_rollouts.report.cells import decimal, exact, listed, p_is
+from pytest_core_rollouts.results.baseline import Baseline
+from pytest_core_rollouts.results.comparison import Comparison, compare
+from pytest_core_rollouts.results.summary import AgentScore, Estimate, Summary
+
+MIN_COVERAGE = Fraction(1, 2)
+"""The share of selected rollouts that must be graded before a run that only collects counts as one."""
+NAMED = 5
+"""Tasks that a verdict names one by one."""
+
+Identity: TypeAlias = tuple[str, str, "str | None"]
+"""An agent's harness, model and name."""
+
+
+class GateError(ValueError):
+    """A gate that cannot be understood; the text is one line that says what can."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a gate judges."""
+
+    agent: AgentScore
+    baseline: AgentScore | None = None
+    tasks: frozenset[str] = frozenset()
+    """All tasks that were selected, also those of which nothing ran."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`passed` is None where the gate is undecided; `text` says why."""
+
+    passed: bool | None
+    text: str
+
+
+class Gate(ABC):
+    """One condition on each agent's results."""
+
+    expression: str
+    asserts_each = False
+    """Whether every rollout is also a test that fails on its own."""
+    needs_baseline = False
+    needs_samples = 1
+    """Samples that a task must have to be judged."""
+
+    @abstractmethod
+    def verdict(self, evidence: Evidence) -> Verdict: ...
+
+
+# ---- counts
+
+
+class Each(Gate):
+    """The default: every rollout must be solved."""
+
+    expression = "each"
+    asserts_each = True
+
+    def verdict(self, evidence: Evidence) -> Verdict:
+        agent = evidence.agent
+        text = f"{agent.solved} of {agent.planned} rollouts solved{_missing(agent)}"
+        if agent.solved < agent.graded:
+            return Verdict(False, text)
+        return Verdict(True if 0 < agent.planned == agent.graded else None, text)
+
+
+class Collect(Gate):
+    """`none`: rewards decide nothing, but rollouts that never ran, or too few rewards, leave the run undecided."""
+
+    expression = "none"
+
+    def verdict(self, evidence: Evidence) -> Verdict:
+        agent = evidence.agent
+        enough = agent.rows >= agent.planned > 0 and agent.graded >= MIN_COVERAGE * agent.planned
+        return Verdict(True if enough else None, f"{agent.graded} of {agent.planned} rollouts graded{_missing(agent)}")
+
+
+def _missing(agent: AgentScore) -> str:
+    parts = (
+        f"{agent.errors} without a reward" if agent.errors else "",
+        f"{agent.not_run} did not run" if agent.not_run else "",
+    )
+    said = ", ".join(filter(None, parts))
+    return f" ({said})" if said else ""
+
+
+# ---- figures
+
+
+class AtLeast(Gate):
+    """`mean>=X`, `pass@K>=X`, `pass^K>=X`: a figure over tasks reaches X."""
+
+    def __init__(self, name: str, figure: Callable[[AgentScore], Estimate], least: str, samples: int = 1) -> None:
+        self.expression = f"{name}>={least}"
+        self.needs_samples = samples
+        self._figure = figure
+        self._least = Fraction(least)
+
+    def verdict(self, evidence: Evidence) -> Verdict:
+        agent = evidence.agent
+        figure = self._figure(agent)
+        if figure.low is None or figure.high is None:
+            return Verdict(None, f"no task has {self.needs_samples} samples")
+        note = self._note(agent)
+        if not agent.missing:
+            return Verdict(figure.low >= self._least, self._compared(figure.low) + note)
+        missing = _missing(agent)
+        if figure.low >= self._least:
+            return Verdict(
+                True, f"{self._compared(figure.low)} even if all had failed that have no reward{missing}{note}"
+            )
+        if figure.high < self._least:
+            return Verdict(
+                False, f"{self._compared(figure.high)} even if all had passed that have no reward{missing}{note}"
+            )
+        ends = f"{exact(figure.low, self._least)} to {exact(figure.high, self._least)}"
+        return Verdict(None, f"{ends}, as those turn out that have no reward{missing}{note}")
+
+    def _compared(self, value: Fraction) -> str:
+        return (
+            f"{exact(value, self._least)} {'>=' if value >= self._least else '<'} {self.expression.partition('>=')[2]}"
+        )
+
+    def _note(self, agent: AgentScore) -> str:
+        few = sum(task.planned < self.needs_samples for task in agent.tasks)
+        return f"; {few} of {agent.planned_tasks} tasks have fewer than {self.needs_samples} samples" if few else ""
+
+
+# ---- against a baseline
+
+
+class _AgainstBaseline(Gate):
+    """Compares twice, with missing rollouts failed and passed, and decides where both say the same."""
+
+    needs_baseline = True
+
+    def verdict(self, evidence: Evidence) -> Verdict:
+        if evidence.baseline is None:
+            return Verdict(None, "the baseline does not have this agent")
+        now = worst = best = compare(evidence.baseline, evidence.agent)
+        if evidence.agent.missing:
+            worst, best = (compare(evidence.baseline, evidence.agent.filled(reward)) for reward in (0, 1))
+        known = frozenset(score.task for score in evidence.baseline.tasks if score.graded)
+        graded = {score.task for score in evidence.agent.tasks if score.graded} | set(now.changed)
+        lacking = sorted((evidence.tasks & known) - graded)
+        return self.judge(now, worst, best, lacking)
+
+    @abstractmethod
+    def judge(self, now: Comparison, worst: Comparison, best: Comparison, lacking: list[str]) -> Verdict: ...
+
+
+class NoDrop(_AgainstBaseline):
+    """`baseline`: no significant drop, neither over all tasks nor on a single one, and a result for each."""
+
+    expression = "baseline"
+
+    def judge(self, now: Comparison, worst: Comparison, best: Comparison, lacking: list[str]) -> Verdict:
+        reasons = list(self._reasons(best))
+        if surely := _for_good(now.after, lacking):
+            reasons.insert(0, f"no result for {listed(surely, NAMED)}, which the baseline has")
+        if reasons:
+            return Verdict(False, "; ".join(reasons))
+        if lacking:
+            text = f"no result yet for {listed(lacking, NAMED)}, which the baseline has"
+            return Verdict(None, text + _missing(now.after))
+        if not now.tasks:
+            return Verdict(None, "no task can be compared: all are new or changed")
+        missing = _missing(now.after)
+        if any(self._reasons(worst)):
+            return Verdict(
+                None, f"{_change(now)}; it could be a significant drop, had all failed that have no reward{missing}"
+            )
+        return Verdict(True, f"{_change(now)}, no significant drop ({p_is(now.p_drop.value)}){missing}")
+
+    def _reasons(self, comparison: Comparison) -> Iterator[str]:
+        if comparison.dropped:
+            yield f"{_change(comparison)}, a significant drop ({p_is(comparison.p_drop.value)})"
+        if dropped := comparison.dropped_tasks:
+            worst = sorted(dropped, key=lambda one: (one.corrected, one.task))
+            told = [
+                f"{one.task} {one.before.solved}/{one.before.graded} -> {one.after.solved}/{one.after.graded} "
+                f"({p_is(one.corrected)})"
+                for one in worst
+            ]
+            yield f"significant drop on {listed(told, NAMED)}"
+
+
+def _for_good(agent: AgentScore, lacking: Sequence[str]) -> list[str]:
+    """Those of the tasks that lack a result to which no rollout still to run can give one.
+
+    Of tasks without a row some were skipped for certain where they are more than those that are still to be begun.
+    """
+    done = {score.task: score.rows >= score.planned for score in agent.tasks}
+    skipped = sum(task not in done for task in lacking) > agent.planned_tasks - len(done)
+    return [task for task in lacking if done.get(task, skipped)]
+
+
+class Lost(_AgainstBaseline):
+    """`lost<=N`: at most N tasks that the baseline always solves are never solved now."""
+
+    def __init__(self, most: int) -> None:
+        self.expression = f"lost<={most}"
+        self._most = most
+
+    def judge(self, now: Comparison, worst: Comparison, best: Comparison, lacking: list[str]) -> Verdict:
+        always = {score.task for score in now.before.tasks if score.graded and score.solved == score.graded}
+        surely, possibly = ([one.task for one in compared.lost] for compared in (best, worst))
+        possibly = sorted({*possibly, *(task for task in lacking if task in always)})
+        if len(surely) > self._most:
+            return Verdict(False, f"{len(surely)} lost that the baseline always solves: {listed(surely, NAMED)}")
+        if len(possibly) > self._most:
+            lost = f"{len(surely)} to {len(possibly)} lost"
+            return Verdict(None, f"{lost}, as those turn out that have no reward: {listed(possibly, NAMED)}")
+        compared = len(now.tasks)
+        if not compared:
+            return Verdict(None, "no task can be compared: all are new, changed or without a result")
+        lost = f": {listed(possibly, NAMED)}" if possibly else ""
+        return Verdict(True, f"{len(possibly)} lost of {compared} compared{lost}")
+
+
+def _change(comparison: Comparison) -> str:
+    before, after = comparison.means
+    tasks = len(comparison.tasks)
+    return f"mean reward {decimal(before)} -> {decimal(after)} over {tasks} task{'s' if tasks > 1 else ''}"
+
+
+# ---- parsing
+
+_SHARE = r"(?P<share>0|1|0?\.\d{1,100}|1\.0{1,100})"
+_FORMS: Mapping[str, Callable[[re.Match[str]], Gate]] = {
+    r"each": lambda _: Each(),
+    r"none": lambda _: Collect(),
+    r"baseline": lambda _: NoDrop(),
+    r"mean\s*>=\s*" + _SHARE: lambda m: AtLeast("mean", lambda agent: agent.mean_reward, m["share"]),
+    r"pass@(?P<k>[1-9]\d{0,5})\s*>=\s*" + _SHARE: lambda m: _pass("@", int(m["k"]), m["share"]),
+    r"pass\^(?P<k>[1-9]\d{0,5})\s*>=\s*" + _SHARE: lambda m: _pass("^", int(m["k"]), m["share"]),
+    r"lost\s*<=\s*(?P<most>\d{1,6})": lambda m: Lost(int(m["most"])),
+}
+KNOWN = "each, none, mean>=X, pass@K>=X, pass^K>=X, lost<=N, baseline (X from 0 to 1, such as 0.8)"
+
+
+def _pass(sign: str, k: int, share: str) -> Gate:
+    figure = (lambda agent: agent.pass_at(k)) if sign == "@" else (lambda agent: agent.pass_hat(k))
+    return AtLeast(f"pass{sign}{k}", figure, share, samples=k)
+
+
+def parse_gate(text: str) -> Gate:
+    """The gate that `text` names. Raises GateError for one that is not known."""
+    for form, make in _FORMS.items():
+        if (match := re.fullmatch(form, text.strip(), re.ASCII)) is not None:
+            return make(match)
+    raise GateError(f"unknown gate {text!r}; known are {KNOWN}")
+
+
+# ---- the run
+
+
+@dataclass(frozen=True)
+class AllowedErrors:
+    """How many rollouts may be errors, of those selected: a number, or a share of them."""
+
+    text: str
+    number: int | None = None
+    share: Fraction | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> AllowedErrors:
+        """`3` or `2.5%`. Raises ValueError."""
+        if re.fullmatch(r"[0-9]{1,6}", text):
+            return cls(text, number=int(text))
+        if re.fullmatch(r"(100(\.0+)?|[0-9]{1,2}(\.[0-9]{1,4})?)%", text):
+            return cls(text, share=Fraction(text[:-1]) / 100)
+        raise ValueError("is neither a number of rollouts, such as 3, nor a share of them, such as 2.5%")
+
+    def judge(self, judged: Summary) -> Judgment:
+        errors = judged.rows - judged.graded
+        allowed = self.number if self.share is None else math.floor(self.share * judged.planned)
+        text = f"{errors} of {judged.planned} rollouts without a reward, {allowed} allowed"
+        return Judgment(f"errors<={self.text}", errors <= (allowed or 0), text)
+
+
+@dataclass(frozen=True)
+class Judgment:
+    """One gate's verdict on a run: that of all agents together."""
+
+    gate: str
+    passed: bool | None
+    text: str
+
+    def __str__(self) -> str:
+        return f"gate {self.gate}: {_WORDS[self.passed]}: {self.text}"
+
+
+_WORDS = {True: "passed", False: "failed", None: "undecided"}
+
+
+def judge(
+    gates: Sequence[Gate],
+    judged: Summary,
+    baseline: Baseline | None = None,
+    selected: Mapping[Identity, frozenset[str]] | None = None,
+) -> list[Judgment]:
+    """Every gate's verdict on a run, for each of its agents: the worst one decides.
+
+    `judged` is a summary without expected failures, `selected` the tasks selected of each agent, also where nothing
+    ran (default: the tasks that have a row).
+    """
+    return [_judgment(gate, judged, baseline, selected) for gate in gates]
+
+
+def _judgment(
+    gate: Gate, judged: Summary, baseline: Baseline | None, selected: Mapping[Identity, frozenset[str]] | None
+) -> Judgment:
+    told: dict[str, Verdict] = {}
+    for agent in judged.agents:
+        own = frozenset(score.task for score in agent.tasks)
+        tasks = own if selected is None else selected.get(agent.identity, own)
+        before = None if baseline is None else baseline.of(agent, judged)
+        told[agent.label] = _unless_unfinished(agent, gate.verdict(Evidence(agent, before, tasks)))
+    silent = judged.planned - sum(agent.planned for agent in judged.agents)
+    if gate.needs_baseline and baseline is not None and selected is not None:
+        told |= {one.agent.label: gate.verdict(one) for one in _silent(judged, baseline, selected, silent)}
+    if silent:
+        told["others"] = Verdict(None, f"none of {silent} rollouts has run")
+    if not told and selected is not None and not any(selected.values()) and gate.expression in ("each", "none"):
+        told["all"] = Verdict(True, "every rollout was expected to fail")
+    verdicts = [verdict.passed for verdict in told.values()]
+    passed = False if False in verdicts else None if None in verdicts or not verdicts else True
+    if len(told) == 1:
+        [text] = [verdict.text for verdict in told.values()]
+    else:
+        text = "; ".join(f"{label}: {verdict.text}" for label, verdict in told.items())
+    return Judgment(gate.expression, passed, text or "no rollout has run")
+
+
+def _silent(
+    judged: Summary, baseline: Baseline, selected: Mapping[Identity, frozenset[str]], planned: int
+) -> Iterator[Evidence]:
+    """Of agents that have no row at all, though tasks were selected of them that the baseline has.
+
+    `planned`: the rollouts of all such agents that are still to run; of none all tasks were skipped.
+    """
+    heard = {agent.identity for agent in judged.agents}
+    for before in baseline.summary.agents:
+        tasks = selected.get(before.identity, frozenset())
+        if before.identity not in heard and any(score.graded and score.task in tasks for score in before.tasks):
+            of_tasks = len(tasks) if planned else 0
+            now = dataclasses.replace(before, tasks=(), planned=planned, planned_tasks=of_tasks)
+            yield Evidence(now, before, tasks)
+
+
+def _unless_unfinished(agent: AgentScore, verdict: Verdict) -> Verdict:
+    """Nothing passes on no result at all, or before every rollout has run."""
+    if verdict.passed and not (agent.graded and agent.rows >= agent.planned):
+        return Verdict(None, f"{verdict.text}{'' if _missing(agent) in verdict.text else _missing(agent)}")
+    return verdict

@@ -1,0 +1,410 @@
+"""What rows amount to: counts and figures per agent and per task, computed and not yet worded.
+
+A row without a reward (an error, a rollout that others cancelled) is missing data: it lowers the number graded, stands
+beside it, and its task stays in view. A rollout that the stop of its run interrupted counts as not run, though it has a
+row. How far what is missing could matter is told by bounds: the figure if every missing rollout had failed, and if
+every one had passed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from pytest_core_rollouts.records import RolloutRecord, effective
+from pytest_core_rollouts.results import passing as statistics
+from pytest_core_rollouts.results.failed_turns import failed_turn_warnings, is_unexplained
+from pytest_core_rollouts.results.grader_errors import grader_warnings, is_grader_error
+from pytest_core_rollouts.results.health import GroupHealth, fault_kind, group_health
+from pytest_core_rollouts.results.passing import PassRate, pass_at_k, pass_hat_k
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """One agent's samples of one task."""
+
+    task: str
+    planned: int
+    rows: int  # of rollouts that were interrupted: none
+    rewards: tuple[Fraction, ...]  # of the graded rows, in ascending order
+    solved: int  # rows whose reward passes: 1, or what the task says
+    timeouts: int
+    digests: frozenset[tuple[str, str]] = frozenset()  # (input, grading) of its rows: one pair, unless it was changed
+    interrupted: int = 0
+    failed_turns: int = 0  # rows whose Turn failed for a reason that may or may not be the agent's doing
+    grader_errors: int = 0  # rows with an answer and no reward, because the grader failed
+    xfails: int = 0  # rollouts that were expected to fail, those that were interrupted too
+
+    @property
+    def xfail(self) -> bool:
+        """Whether every one was expected to fail."""
+        return self.xfails == self.rows + self.interrupted
+
+    @property
+    def gained(self) -> bool:
+        """Whether it was expected to fail, and at least half of its samples pass; those without a reward count."""
+        return self.xfail and 2 * self.solved >= self.planned
+
+    @property
+    def graded(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def missing(self) -> int:
+        """Rollouts selected and without a reward: errors, and what never ran."""
+        return self.planned - self.graded
+
+    @property
+    def mean(self) -> Fraction | None:
+        return statistics.mean(self.rewards)
+
+    def filled(self, reward: int) -> TaskScore:
+        """The same, had every missing rollout had this reward."""
+        rewards = tuple(sorted((*self.rewards, *(Fraction(reward),) * self.missing)))
+        solved = self.solved + reward * self.missing
+        return dataclasses.replace(self, rewards=rewards, solved=solved, rows=self.planned)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure over tasks: the estimate, its 95% interval, and the bounds were all missing rollouts failed or passed.
+
+    None where no task has enough graded samples (`value`), or fewer than two have (`interval`).
+    """
+
+    value: Fraction | None
+    interval: tuple[float, float] | None
+    low: Fraction | None
+    high: Fraction | None
+    tasks: int  # that the estimate is of
+    tasks_left_out: int  # for want of graded samples
+
+
+@dataclass(frozen=True)
+class AgentScore:
+    """All rows of one agent."""
+
+    harness: str
+    model: str
+    name: str | None  # of its agent file
+    digest: str  # of all that it is
+    label: str  # unique in its summary
+    planned: int
+    planned_tasks: int
+    tasks: tuple[TaskScore, ...]  # those that were begun, by id
+    mean_duration: float | None  # seconds, of graded rollouts
+    tokens: int | None  # None where no row knows
+    tokens_unknown: int  # rows whose usage is unknown
+    groups: GroupHealth
+    faults: tuple[tuple[str, int], ...]  # why rows have no reward, by kind, the most frequent first
+
+    @property
+    def identity(self) -> tuple[str, str, str | None]:
+        """What names the agent in another run too, whatever its file says by then."""
+        return self.harness, self.model, self.name
+
+    @property
+    def rows(self) -> int:
+        return sum(task.rows for task in self.tasks)
+
+    @property
+    def graded(self) -> int:
+        return sum(task.graded for task in self.tasks)
+
+    @property
+    def solved(self) -> int:
+        return sum(task.solved for task in self.tasks)
+
+    @property
+    def errors(self) -> int:
+        return self.rows - self.graded
+
+    @property
+    def timeouts(self) -> int:
+        return sum(task.timeouts for task in self.tasks)
+
+    @property
+    def not_run(self) -> int:
+        """Rollouts selected that never ran, or were interrupted."""
+        return self.planned - self.rows
+
+    @property
+    def interrupted(self) -> int:
+        return sum(task.interrupted for task in self.tasks)
+
+    @property
+    def missing(self) -> int:
+        return self.planned - self.graded
+
+    def filled(self, reward: int) -> AgentScore:
+        """The same, had every missing rollout of the tasks that have a row had this reward."""
+        return dataclasses.replace(self, tasks=tuple(task.filled(reward) for task in self.tasks))
+
+    @cached_property
+    def mean_reward(self) -> Estimate:
+        """The mean over tasks of each task's mean reward."""
+
+        def of_task(task: TaskScore) -> _TaskFigure:
+            total = sum(task.rewards, Fraction(0))
+            value = total / task.graded if task.graded else None
+            return _TaskFigure(value, (total / task.planned, (total + task.missing) / task.planned), task.graded)
+
+        return self._estimate(of_task)
+
+    @cached_property
+    def solved_share(self) -> Estimate:
+        """The share of tasks with at least one solved rollout. A task whose rollouts all are errors counts as not
+        solved, so that errors never raise the figure."""
+
+        def of_task(task: TaskScore) -> _TaskFigure:
+            solved = Fraction(task.solved > 0)
+            value = solved if task.rows else None
+            return _TaskFigure(value, (solved, Fraction(task.solved > 0 or task.missing > 0)), 1)
+
+        return self._estimate(of_task)
+
+    def pass_at(self, k: int) -> Estimate:
+        """pass@k, over the tasks with at least k graded samples."""
+        return self._rate(pass_at_k, k)
+
+    def pass_hat(self, k: int) -> Estimate:
+        """pass^k, over the tasks with at least k graded samples."""
+        return self._rate(pass_hat_k, k)
+
+    def _rate(self, rate: PassRate, k: int) -> Estimate:
+        def of_task(task: TaskScore) -> _TaskFigure:
+            ends = statistics.bounds(rate, task.graded, task.solved, task.missing, k)
+            return _TaskFigure(rate(task.graded, task.solved, k), ends, task.graded // k)
+
+        return self._estimate(of_task)
+
+    def _estimate(self, of_task: Callable[[TaskScore], _TaskFigure]) -> Estimate:
+        figures = [of_task(task) for task in self.tasks]
+        known = [(figure.value, figure.trials) for figure in figures if figure.value is not None]
+        values = [value for value, _ in known]
+        ends = [figure.ends for figure in figures if figure.ends is not None]
+        ends += [(Fraction(0), Fraction(1))] * (self.planned_tasks - len(self.tasks))  # tasks none of which ran
+        return Estimate(
+            value=statistics.mean(values),
+            interval=statistics.interval(values, [trials for _, trials in known]),
+            low=statistics.mean(low for low, _ in ends),
+            high=statistics.mean(high for _, high in ends),
+            tasks=len(values),
+            tasks_left_out=self.planned_tasks - len(values),
+        )
+
+
+@dataclass(frozen=True)
+class _TaskFigure:
+    value: Fraction | None
+    ends: tuple[Fraction, Fraction] | None
+    trials: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All rows given, by agent (sorted by harness, model and name)."""
+
+    agents: tuple[AgentScore, ...]
+    planned: int  # rollouts selected
+    runs: int = 1  # that the rows are of
+
+    @property
+    def rows(self) -> int:
+        return sum(agent.rows for agent in self.agents)
+
+    @property
+    def graded(self) -> int:
+        return sum(agent.graded for agent in self.agents)
+
+    @property
+    def solved(self) -> int:
+        return sum(agent.solved for agent in self.agents)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Ids of the tasks that were begun, sorted."""
+        return tuple(sorted({task.task for agent in self.agents for task in agent.tasks}))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader should know before trusting the figures."""
+        tasks = {agent.label: agent.tasks for agent in self.agents}
+        return [*failed_turn_warnings(tasks), *grader_warnings(tasks)]
+
+    @property
+    def samples(self) -> tuple[int, int]:
+        """The fewest and the most samples selected of one task and agent; (0, 0) without rows."""
+        counts = [task.planned for agent in self.agents for task in agent.tasks]
+        return (min(counts), max(counts)) if counts else (0, 0)
+
+
+def summarize(records: Iterable[RolloutRecord], planned: int = 0, *, judged: bool = False) -> Summary:
+    """Sum up the rows of one run (or of several, merged): of rows with one rollout_id the one that counts.
+
+    `planned`, the number of rollouts selected, is only needed where there may be no row: rows carry it themselves.
+    `judged` leaves out rollouts that were expected to fail, rows and plan, as gates do.
+    The order of the rows makes no difference, as long as those of one rollout keep theirs.
+    """
+    rows = list(effective(slimmed(records)).values())
+    if judged:
+        rows, fewer = _judged(rows)
+        planned -= fewer
+    by_agent: dict[tuple[str, str, str, str], list[RolloutRecord]] = {}
+    by_run: dict[str, int] = {}
+    for record in rows:
+        by_agent.setdefault(agent_key(record), []).append(record)
+        by_run[record.run_id] = max(by_run.get(record.run_id, 0), record.planned.get("run", 0))
+    labels = _labels(by_agent)
+    agents = tuple(_agent_score(labels[key], by_agent[key]) for key in sorted(by_agent))
+    most = max(planned, sum(by_run.values()), sum(agent.planned for agent in agents))
+    return Summary(agents, most, max(1, len(by_run)))
+
+
+_LEFT_OUT: dict[str, Any] = {"items": None, "answer": None, "answer_text": None, "reasons": (), "request_ids": {}}
+
+
+def slim(record: RolloutRecord) -> RolloutRecord:
+    """The record without what only grading and reading need: thousands of them fit in memory."""
+    return record if record.request_ids is _LEFT_OUT["request_ids"] else dataclasses.replace(record, **_LEFT_OUT)
+
+
+_SHARED = (
+    "run_id",
+    "task",
+    "harness",
+    "model",
+    "agent",
+    "labels",
+    "settings",
+    "planned",
+    "input_digest",
+    "grading_digest",
+)
+
+
+def slimmed(records: Iterable[RolloutRecord]) -> Iterator[RolloutRecord]:
+    """Each record slim, what it has in common with the first of its task and agent held once."""
+    first: dict[tuple[str, str, str], RolloutRecord] = {}
+    for record in records:
+        like = first.setdefault((record.run_id, record.task, str(record.agent.get("digest"))), record)
+        if record is like or record.settings is like.settings:
+            yield slim(record)
+        else:
+            same = {name: getattr(like, name) for name in _SHARED if getattr(record, name) == getattr(like, name)}
+            yield dataclasses.replace(record, **_LEFT_OUT, **same)
+
+
+def _judged(rows: Sequence[RolloutRecord]) -> tuple[list[RolloutRecord], int]:
+    """The rows of rollouts that were not expected to fail, with plans that leave out those that were; how many."""
+    if not any(row.xfail for row in rows):
+        return list(rows), 0
+    groups: dict[tuple[str, Any, str], list[RolloutRecord]] = {}
+    for row in rows:
+        groups.setdefault((row.run_id, agent_key(row), row.task), []).append(row)
+    less: Counter[tuple[Any, ...]] = Counter()
+    left_out = 0
+    for (run_id, agent, task), group in groups.items():
+        xfails = sum(row.xfail for row in group)
+        if xfails == len(group):  # the whole task, what did not run of it too
+            xfails = max(xfails, *(row.planned.get("group", 0) for row in group))
+            less[run_id, agent, "tasks"] += 1
+        less[run_id, agent, task, "group"] = xfails
+        less[run_id, agent, "agent"] += xfails
+        less[run_id, "run"] += xfails
+        left_out += xfails
+
+    def plan(row: RolloutRecord) -> dict[str, int]:
+        run_id, agent = row.run_id, agent_key(row)
+        fewer = {
+            "run": less[run_id, "run"],
+            "agent": less[run_id, agent, "agent"],
+            "tasks": less[run_id, agent, "tasks"],
+            "group": less[run_id, agent, row.task, "group"],
+        }
+        return {what: count - fewer.get(what, 0) for what, count in row.planned.items()}
+
+    return [dataclasses.replace(row, planned=plan(row)) for row in rows if not row.xfail], left_out
+
+
+def agent_key(record: RolloutRecord) -> tuple[str, str, str, str]:
+    """What makes two rows of one agent: harness, model, name of its file, digest. `Summary.agents` is in its order."""
+    name, digest = record.agent.get("name"), record.agent.get("digest")
+    return record.harness, record.model, str(name or ""), str(digest or "")
+
+
+def _labels(keys: Iterable[tuple[str, str, str, str]]) -> dict[tuple[str, str, str, str], str]:
+    """A short name for each agent, its own: its file's name or harness/model; where two are the same, the digest's
+    start too; where that is the same as well (an agent file may be called like a harness), a number.
+    """
+    plain = {key: key[2] or (key[0] if key[1] == "default" else f"{key[0]}/{key[1]}") for key in sorted(keys)}
+    often = Counter(plain.values())
+    labels: dict[tuple[str, str, str, str], str] = {}
+    for key, label in plain.items():
+        own = f"{label} {key[3][:6]}".rstrip() if often[label] > 1 else label
+        numbered = (f"{own} ({number})" for number in itertools.count(2))
+        taken = set(labels.values())
+        labels[key] = next(one for one in itertools.chain((own,), numbered) if one not in taken)
+    return labels
+
+
+def _agent_score(label: str, rows: Sequence[RolloutRecord]) -> AgentScore:
+    by_task: dict[str, list[RolloutRecord]] = {}
+    for row in rows:
+        by_task.setdefault(row.task, []).append(row)
+    tasks = tuple(_task_score(task, by_task[task]) for task in sorted(by_task))
+    durations = [row.duration_s for row in rows if row.graded and row.duration_s is not None]
+    tokens = [count for row in rows if (count := row.tokens) is not None]
+    faulty = [row for row in rows if not (row.graded or row.interrupted)]
+    return AgentScore(
+        harness=rows[0].harness,
+        model=rows[0].model,
+        name=rows[0].agent.get("name"),
+        digest=str(rows[0].agent.get("digest") or ""),
+        label=label,
+        planned=_planned(rows, "agent", sum(task.planned for task in tasks)),
+        planned_tasks=_planned(rows, "tasks", len(tasks)),
+        tasks=tasks,
+        mean_duration=math.fsum(durations) / len(durations) if durations else None,
+        tokens=sum(tokens) if tokens else None,
+        tokens_unknown=len(rows) - len(tokens),
+        groups=group_health(rows),
+        faults=tuple(sorted(Counter(map(fault_kind, faulty)).items(), key=lambda kind: (-kind[1], kind[0]))),
+    )
+
+
+def _task_score(task: str, rows: Sequence[RolloutRecord]) -> TaskScore:
+    interrupted = sum(row.interrupted for row in rows)
+    return TaskScore(
+        task=task,
+        planned=_planned(rows, "group", len(rows)),
+        rows=len(rows) - interrupted,
+        rewards=tuple(sorted(_exact(row.reward) for row in rows if row.reward is not None)),
+        solved=sum(row.solved for row in rows),
+        timeouts=sum(row.status == "timeout" for row in rows),
+        digests=frozenset((row.input_digest, row.grading_digest) for row in rows),
+        interrupted=interrupted,
+        failed_turns=sum(map(is_unexplained, rows)),
+        grader_errors=sum(map(is_grader_error, rows)),
+        xfails=sum(row.xfail for row in rows),
+    )
+
+
+def _exact(reward: float) -> Fraction:
+    """The decimal it is written as: four rewards of 0.7 have a mean of exactly 0.7."""
+    return Fraction(repr(reward))
+
+
+def _planned(rows: Iterable[RolloutRecord], what: str, least: int) -> int:
+    """What each run had planned (a resume may have selected less of it), over all runs; at least what is there."""
+    by_run: dict[str, int] = {}
+    for row in rows:
+        by_run[row.run_id] = max(by_run.get(row.run_id, 0), row.planned.get(what, 0))
+    return max(least, max(by_run.values()) if what == "tasks" else sum(by_run.values()))

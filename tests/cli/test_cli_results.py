@@ -1,0 +1,264 @@
+"""`python -m pytest_core_rollouts report` and `compare`, on files."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_core_rollouts.cli import main
+from pytest_core_rollouts.records import RolloutRecord, append
+from pytest_core_rollouts.report.markdown import markdown
+from pytest_core_rollouts.results.summary import summarize
+from tests.support.rows import run
+
+YES, NO = (1.0,) * 4, (0.0,) * 4
+
+
+def written(path: Path, *rows: RolloutRecord) -> Path:
+    for row in rows:
+        append(path, row, sync=False)
+    return path
+
+
+def said(capfd: pytest.CaptureFixture[str], *args: str | Path) -> tuple[int, str, str]:
+    code = main([str(arg) for arg in args])
+    out, err = capfd.readouterr()
+    return code, out, err
+
+
+def test_the_report_of_a_file_is_the_report_of_its_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = [*run({"a": (1.0, None), "b": (0.0, "not run")})]
+    assert said(capfd, "report", written(tmp_path / "x.jsonl", *rows)) == (0, markdown(summarize(rows)), "")
+
+
+def test_files_are_merged_and_runs_can_be_chosen(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    one = written(tmp_path / "1.jsonl", *run({"a": (1.0, 1.0)}, run_id="r1"))
+    two = written(tmp_path / "2.jsonl", *run({"a": (0.0, 1.0)}, run_id="r2"), *run({"b": (0.0,)}, run_id="r3"))
+    code, text, _ = said(capfd, "report", one, two)
+    assert code == 0
+    assert text.startswith("5 rollouts: 2 tasks, 1 to 4 samples each, 3 runs merged\n")
+    assert "| a                    |   3/4 |" in text
+    _, text, _ = said(capfd, "report", two, "--run", "r3")
+    assert text.startswith("1 rollout: 1 task, 1 sample each\n")
+    assert said(capfd, "report", two, "--run", "r9")[2] == "ERROR: no rows of run r9; there are those of r2, r3\n"
+
+
+def test_the_same_rows_give_the_same_bytes_in_any_order_process_and_locale(tmp_path: Path) -> None:
+    source = random.Random(4)
+    rows = [*run({name: [source.choice([0.0, 1.0, 0.3, None]) for _ in range(4)] for name in ("ä", "b", "c", "漢字")})]
+    base = written(tmp_path / "base.jsonl", *run(dict.fromkeys(("ä", "b", "c"), YES), run_id="old"))
+    outputs = set()
+    for seed, locale in ((1, "C"), (2, "C.UTF-8"), (3, "POSIX")):
+        source.shuffle(rows)
+        path = tmp_path / str(seed) / "x.jsonl"
+        written(path, *rows)
+        command = [sys.executable, "-m", "pytest_core_rollouts", "report", "x.jsonl", "--baseline", str(base)]
+        env = {**os.environ, "PYTHONHASHSEED": str(seed), "LC_ALL": locale, "COLUMNS": str(40 * seed)}
+        done = subprocess.run(command, cwd=path.parent, env=env, capture_output=True, check=True)
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
+    assert "漢字".encode() in outputs.pop()
+
+
+@pytest.mark.parametrize(
+    ("gate", "code", "line"),
+    [
+        ("mean>=0.5", 0, "- gate mean&gt;=0.5: passed: 0.500 &gt;= 0.5\n"),
+        ("mean>=0.6", 1, "- gate mean&gt;=0.6: failed: 0.500 &lt; 0.6\n"),
+        ("lost<=0", 1, "- gate lost&lt;=0: failed: 1 lost that the baseline always solves: b\n"),
+    ],
+)
+def test_gates_on_files(tmp_path: Path, capfd: pytest.CaptureFixture[str], gate: str, code: int, line: str) -> None:
+    path = written(tmp_path / "x.jsonl", *run({"a": YES, "b": NO}))
+    base = written(tmp_path / "main.jsonl", *run({"a": YES, "b": YES}, run_id="old"))
+    got, text, _ = said(capfd, "report", path, "--gate", gate, "--baseline", base)
+    assert got == code
+    assert line in text
+    assert "this run compared with main.jsonl: mean reward 1.000 -> 0.500 over 2 tasks, -0.500" in text
+
+
+def test_two_files_are_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    a = written(tmp_path / "a.jsonl", *run({"t": YES, "u": NO}, run_id="r1", model="gpt-4"))
+    b = written(tmp_path / "b.jsonl", *run({"t": NO, "u": NO}, run_id="r2", model="gpt-5"))
+    code, text, _ = said(capfd, "compare", a, b)
+    assert code == 0
+    assert text.startswith("b.jsonl compared with a.jsonl: mean reward 0.500 -> 0.000 over 2 tasks, -0.500")
+    assert "| t    |    4/4 |   0/4 | -1.000 | 0.029 | 0.057 |\n" in text
+    assert text.endswith("\n1 task without a change.\n")
+
+
+def test_the_agents_of_one_file_are_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        row for name, results in (("long", YES), ("short", NO)) for row in run({"t": results}, agent={"name": name})
+    ]
+    path = written(tmp_path / "x.jsonl", *rows)
+    code, text, _ = said(capfd, "compare", path)
+    assert code == 0
+    assert text.startswith("short compared with long: mean reward 1.000 -> 0.000 over 1 task, -1.000.\n")
+    code, text, _ = said(capfd, "compare", f"{path}::short", f"{path}::long")
+    assert text.startswith("x.jsonl::long compared with x.jsonl::short: mean reward 0.000 -> 1.000")
+
+
+@pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        (["report", "none.jsonl"], "none.jsonl: cannot read rollout records: No such file or directory"),
+        (["report", "x.jsonl", "x.jsonl"], "x.jsonl is named twice; its rows would count twice"),
+        (["report", "empty.jsonl"], "empty.jsonl: no rows"),
+        (["report", "x.jsonl", "--gate", "mean"], "--gate: unknown gate 'mean'; known are each, none, mean>=X,"),
+        (["report", "x.jsonl", "--gate", "baseline"], "--gate baseline compares with an earlier run; name its JSONL"),
+        (["report", "x.jsonl", "--baseline", "empty.jsonl"], "--baseline: empty.jsonl: holds no graded rollout"),
+        (["compare", "x.jsonl"], "x.jsonl has one agent, codex; name a second file to compare with"),
+        (["compare", "x.jsonl::y", "x.jsonl"], "x.jsonl has no agent 'y'; it has codex"),
+        (["compare", "two.jsonl", "x.jsonl"], "no agent is in both: two.jsonl has codex/m, codex/n, x.jsonl has codex"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_one_line_and_exit_code_4(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, args: list[str], error: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(Path("x.jsonl"), *run({"a": YES}))
+    written(Path("two.jsonl"), *run({"a": YES}, model="m", agents=2), *run({"a": YES}, model="n", agents=2))
+    Path("empty.jsonl").touch()
+    code, out, err = said(capfd, *args)
+    assert (code, out) == (4, "")
+    assert err.startswith(f"ERROR: {error}")
+    assert err.count("\n") == 1
+
+
+def test_a_verb_that_is_not_there_is_4_and_help_is_0(capfd: pytest.CaptureFixture[str]) -> None:
+    assert said(capfd, "frobnicate")[0] == 4
+    assert said(capfd)[0] == 4
+    code, out, _ = said(capfd, "--help")
+    assert code == 0
+    assert "report" in out
+
+
+def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.jsonl", *run({f"t{number:03}": NO for number in range(200)}))
+    command = f"{sys.executable} -m pytest_core_rollouts report {path} | head -1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["report", "x.jsonl", "--gate", "mean>=0"],
+        ["compare", "x.jsonl", "y.jsonl"],
+        ["export", "x.jsonl", "--format", "groups"],
+        ["new-task", "a"],
+    ],
+    ids=lambda verb: verb[0],
+)
+def test_output_that_cannot_be_written_is_an_error_and_no_verdict(tmp_path: Path, verb: list[str]) -> None:
+    if not Path("/dev/full").is_char_device():
+        pytest.skip("needs a device that is full")
+    for name in ("x.jsonl", "y.jsonl"):
+        written(tmp_path / name, *run({"a": YES}))
+    command = [sys.executable, "-m", "pytest_core_rollouts", *verb]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (4, "ERROR: the output: No space left on device\n")
+
+
+def test_an_agent_file_called_like_a_harness_is_judged_apart_from_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    same = {"slug": "codex", "digest": "d" * 64}
+    rows = [
+        *run({"t": YES, "u": YES}, agents=2, agent={**same, "name": "codex"}),
+        *run({"t": NO, "u": YES}, agents=2, agent={**same, "name": None}),
+    ]
+    path = written(tmp_path / "x.jsonl", *rows)
+    code, text, _ = said(capfd, "report", path, "--gate", "mean>=0.9")
+    assert code == 1
+    assert "failed: codex dddddd: 0.500 &lt; 0.9; codex dddddd (2): 1.000 &gt;= 0.9\n" in text
+    assert "| task (solved/graded) | codex dddddd | codex dddddd (2) |\n" in text
+    assert "| t                    |          0/4 |              4/4 |\n" in text
+
+
+@pytest.mark.parametrize(
+    ("gate", "code", "line"),
+    [("each", 0, "passed: every rollout was expected to fail"), ("mean>=0.5", 1, "undecided: no rollout has run")],
+)
+def test_of_expected_failures_alone_a_file_is_judged_as_its_run_was(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], gate: str, code: int, line: str
+) -> None:
+    path = written(tmp_path / "x.jsonl", *run({"t": NO}, settings={"xfail": "too hard"}))
+    got, text, _ = said(capfd, "report", path, "--gate", gate)
+    assert got == code
+    assert f": {line}\n" in text
+
+
+def test_a_mark_of_thousands_of_digits_is_no_gate(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "x.jsonl", *run({"t": YES}))
+    code, _, err = said(capfd, "report", path, "--gate", f"mean>=0.{'3' * 5000}")
+    assert code == 4
+    assert err.startswith("ERROR: --gate: unknown gate 'mean>=0.333")
+
+
+def test_rows_from_a_pipe_make_a_table_but_no_html(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.jsonl", *run({"t": YES}))
+    for html, code, told in ("", 0, ""), (" --html o.html", 4, "ERROR: --html: /dev/stdin is no regular file"):
+        command = f"cat {path} | {sys.executable} -m pytest_core_rollouts report /dev/stdin{html}"
+        done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert done.stdout.startswith("4 rollouts: 1 task, 4 samples each\n") == (code == 0)
+        assert done.stderr.startswith(told)
+    assert not (tmp_path / "o.html").exists()
+
+
+def test_a_row_that_was_cut_off_is_one_line_and_another_files_text_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "x.jsonl", *run({"t": YES}))
+    path.write_bytes(path.read_bytes()[:-9])
+    command = [sys.executable, "-m", "pytest_core_rollouts", "report", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("rows 3 of 4 selected\n")
+    assert done.stderr == f"WARNING: {path}:4: passed over: the row was cut off\n"
+    for other in (b"hello", b"\xef\xbb\xbf" + path.read_bytes().split(b"\n")[0], b"\x1f\x8b\x08 packed"):
+        path.write_bytes(other)
+        code, _, err = said(capfd, "report", path)
+        assert code == 4
+        assert err.startswith(f"ERROR: {path}:1: not JSON (")
+        assert err.count("\n") == 1
+
+
+HUGE = "9" * 400
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "what"),
+    [
+        ("reward", HUGE, "'reward' is too large a number"),
+        ("reward", "1e400", "'reward' is too large a number"),
+        ("duration_s", "1e400", "'duration_s' is too large a number"),
+        ("duration_s", HUGE, "'duration_s' is too large a number"),
+        ("sample", HUGE, "'sample' is too large a number"),
+        ("planned", '{"run":"x"}', "'planned' holds something else than counts"),
+        ("planned", '{"group":-1}', "'planned' holds something else than counts"),
+        ("planned", '{"tasks":null}', "'planned' holds something else than counts"),
+        ("notes", '["a",1]', "'notes' holds something else than texts"),
+        ("outputs", '["a"]', "'outputs' holds something else than files that were kept"),
+        ("outputs", '[{"path":"a"}]', "'outputs' holds something else than files that were kept"),
+        ("agent", '{"name":1}', "the agent's 'name' is no text"),
+    ],
+)
+def test_values_that_no_run_writes_are_named_by_file_and_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], field: str, value: str, what: str
+) -> None:
+    path = written(tmp_path / "x.jsonl", *run({"t": YES}))
+    first, _, rest = path.read_text().partition("\n")
+    row = json.loads(first)
+    path.write_text(rest + json.dumps(row | {field: "HERE"}).replace('"HERE"', value) + "\n")
+    for verb in (["report"], ["compare", str(path)], ["export", "--format", "groups"]):
+        code, out, err = said(capfd, *verb, path)
+        assert (code, out, err) == (4, "", f"ERROR: {path}:4: not a rollout record: {what}\n")

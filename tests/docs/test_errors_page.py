@@ -1,0 +1,34 @@
+"""docs/errors.md says what the code does: it is compared with the table that the code goes by."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pytest_core_rollouts.agents_api.taxonomy import ANSWERS, CLIENT, OURS, SESSION, TURN
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_errors", DOCS / "generate_errors.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_what_the_code_does(generator: ModuleType) -> None:
+    page = (DOCS / "errors.md").read_text(encoding="utf-8")
+    assert page == generator.errors_page(), "run `python docs/generate_errors.py`"
+
+
+def test_every_fault_is_a_row_of_eight_cells() -> None:
+    rows = [line for line in (DOCS / "errors.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    assert len(rows) == sum(map(len, (ANSWERS, CLIENT, TURN, SESSION, OURS)))
+    assert {row.count(" | ") for row in rows} == {7}

@@ -1,0 +1,277 @@
+"""The engine's public interface, over real HTTP, as a training loop uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_core_rollouts.engine import Engine, Group, RunEnded
+from pytest_core_rollouts.grading import Answer, Grade
+from pytest_core_rollouts.records import RecordsError, read_records
+from pytest_core_rollouts.tasks import Task
+from pytest_core_rollouts.tasks.matrix import Agent, MatrixError, Rollout
+from tests.support.fake_core import FakeCore, Fault, Script
+
+ITEM = {"type": "message", "id": "said", "role": "assistant", "content": []}
+
+
+def task(name: str = "sum") -> Task:
+    return Task(id=name, instruction=f"Do {name}.", expected={"x": 1})
+
+
+@pytest.fixture
+def core() -> Iterator[FakeCore]:
+    """Answers rightly where the sample is even."""
+
+    def script(body: dict[str, Any]) -> Script:
+        even = int(body["metadata"]["sample"]) % 2 == 0
+        return Script(turn_seconds=0.02, answer=b'{"x": 1}' if even else b'{"x": 2}', items=[ITEM])
+
+    with FakeCore(script=script) as running:
+        yield running
+        assert all(session.deleted for session in running.sessions.values())
+
+
+@pytest.fixture
+def engine(core: FakeCore) -> Iterator[Engine]:
+    with Engine(core.base_url, core.api_key, concurrency=8) as running:
+        yield running
+
+
+def metadata(core: FakeCore, name: str) -> list[str]:
+    return [session.body["metadata"][name] for session in core.sessions.values()]
+
+
+def test_groups_come_out_complete_with_their_trajectories(engine: Engine) -> None:
+    run = engine.submit([task("a"), task("b")], Agent("codex"), samples=4, labels={"policy": "7"})
+    groups = list(run.groups())
+    assert sorted(group.task.id for group in groups) == ["a", "b"]
+    for group in groups:
+        assert group.rewards == (1.0, 0.0, 1.0, 0.0)
+        assert [record.sample for record in group.records] == [0, 1, 2, 3]
+        assert {record.group_id for record in group.records} == {group.group_id}
+        assert group.labels == {"policy": "7"} == group.records[0].labels
+        assert group.agent == Agent("codex")
+        assert all(record.items and record.items[-1]["type"] == "message" for record in group.records)
+
+
+def test_each_submit_is_a_run_of_its_own(engine: Engine, core: FakeCore) -> None:
+    runs = [engine.submit(task(), samples=2, labels={"step": str(step)}) for step in range(3)]
+    for run in runs:
+        assert len(list(run.records())) == 2
+    assert len({run.run_id for run in runs}) == 3
+    assert len(set(metadata(core, "rollout_id"))) == 6
+    assert len(core.by_key) == 6
+    assert sorted(metadata(core, "label.step")) == ["0", "0", "1", "1", "2", "2"]
+
+
+def test_single_rollouts_as_they_finish_and_a_row_for_each(core: FakeCore, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "train.jsonl"
+    core.script = lambda body: Script(turn_seconds=0.6 - 0.2 * int(body["metadata"]["sample"]), answer=b'{"x": 1}')
+    with Engine(core.base_url, core.api_key, concurrency=3, out=out) as engine:
+        order = [record.sample for record in engine.submit(task(), samples=3).records()]
+    assert order == [2, 1, 0]
+    assert [record.sample for record in read_records(out)] == order
+
+
+def test_submitting_while_others_run(core: FakeCore, engine: Engine) -> None:
+    core.script = lambda body: Script(
+        turn_seconds=0.8 if body["metadata"]["task"] == "slow" else 0.0, answer=b'{"x": 1}'
+    )
+    slow = engine.submit(task("slow"), samples=2)
+    quick = engine.submit(task("quick"), samples=2)
+    start = time.monotonic()
+    assert [group.task.id for group in quick.groups()] == ["quick"]
+    assert time.monotonic() - start < 0.8
+    assert [group.task.id for group in slow.groups()] == ["slow"]
+
+
+def test_with_asyncio(core: FakeCore) -> None:
+    async def train() -> list[Group]:
+        async with Engine(core.base_url, core.api_key, concurrency=4) as engine:
+            runs = [await engine.asubmit(task(name), samples=4) for name in "ab"]
+            ticks = 0
+
+            async def tick() -> None:
+                nonlocal ticks
+                while True:
+                    ticks += 1
+                    await asyncio.sleep(0.005)
+
+            ticking = asyncio.create_task(tick())
+            groups = [group for run in runs async for group in run.agroups()]
+            ticking.cancel()
+            assert ticks > 3, "the loop was blocked"
+            return groups
+
+    assert [group.rewards for group in asyncio.run(train())] == [(1.0, 0.0, 1.0, 0.0)] * 2
+
+
+def test_cancelling_one_run_leaves_the_others_alone(core: FakeCore, engine: Engine) -> None:
+    core.script = lambda body: Script(never_ends=body["metadata"]["task"] == "stuck", answer=b'{"x": 1}')
+    stuck = engine.submit(task("stuck"), samples=4)
+    while len(core.sessions) < 4:
+        time.sleep(0.01)
+    fine = engine.submit(task("fine"), samples=2)
+    stuck.cancel()
+    with pytest.raises(RunEnded, match=f"the run was cancelled .4 rollouts of run {stuck.run_id} have no result"):
+        list(stuck.groups())
+    assert [group.rewards for group in fine.groups()] == [(1.0, 1.0)]
+
+
+def test_what_waits_when_its_run_is_cancelled_never_starts(core: FakeCore) -> None:
+    core.script = lambda body: Script(turn_seconds=0.2, answer=b'{"x": 1}')
+    with Engine(core.base_url, core.api_key, concurrency=1) as engine:
+        first = engine.submit(task("first"))
+        second = engine.submit(task("second"), samples=50)
+        second.cancel()
+        assert len(list(first.records())) == 1
+    assert metadata(core, "task") == ["first"]
+
+
+def test_submit_waits_for_room(core: FakeCore) -> None:
+    with Engine(core.base_url, core.api_key, concurrency=4, max_waiting=4) as engine:
+        first = engine.submit(task("first"), samples=4)
+        submitted = threading.Event()
+
+        def submit() -> None:
+            engine.submit(task("second"))
+            submitted.set()
+
+        thread = threading.Thread(target=submit, daemon=True)
+        thread.start()
+        assert not submitted.wait(0.5), "results that nobody has read take no further work"
+        results = first.records()
+        next(results)
+        assert submitted.wait(5)
+        thread.join()
+        assert len(list(results)) == 3
+
+
+def test_async_submit_waits_for_room_without_blocking(core: FakeCore) -> None:
+    async def train() -> int:
+        async with Engine(core.base_url, core.api_key, concurrency=2, max_waiting=2) as engine:
+            first = await engine.asubmit(task("first"), samples=2)
+            later = asyncio.create_task(engine.asubmit(task("second")))
+            await asyncio.sleep(0.3)
+            assert not later.done()
+            read = len([record async for record in first.arecords()])
+            return read + len([record async for record in (await later).arecords()])
+
+    assert asyncio.run(train()) == 3
+
+
+def test_a_wrong_key_ends_every_run_with_the_reason(core: FakeCore) -> None:
+    with Engine(core.base_url, "wrong-key-0123456789", concurrency=2) as engine:
+        run = engine.submit(task(), samples=5)
+        with pytest.raises(RunEnded, match="401"):
+            list(run.records())
+        with pytest.raises(RunEnded, match="401"):
+            list(engine.submit(task("later")).records())
+
+
+def test_a_fault_of_one_rollout_stays_there(core: FakeCore) -> None:
+    core.script = lambda body: (
+        Script(session_failure="no sandbox", prepare_seconds=0.8)
+        if body["metadata"]["sample"] == "1"
+        else Script(answer=b'{"x": 1}')
+    )
+    with Engine(core.base_url, core.api_key, concurrency=3, retries=0) as engine:
+        [group] = engine.submit(task(), samples=3).groups()
+    assert group.rewards == (1.0, None, 1.0)
+    assert "no sandbox" in str(group.records[1].error)
+
+
+def test_a_full_disk_ends_the_run(core: FakeCore, tmp_path: Path) -> None:
+    out = tmp_path / "train.jsonl"
+    with Engine(core.base_url, core.api_key, concurrency=1, out=out) as engine:
+        out.mkdir()
+        run = engine.submit(task(), samples=3)
+        with pytest.raises(RunEnded, match=r"train\.jsonl"):
+            list(run.records())
+        [left] = core.sessions.values()
+        assert any(left.body["metadata"]["rollout_id"] in warning for warning in run.warnings)
+        left.deleted = True  # by hand
+
+
+def test_a_grader_of_the_caller(core: FakeCore) -> None:
+    def grade(task: Task, answer: Answer, rollout: Rollout) -> Grade:
+        return Grade(0.5 if answer.value == {"x": 1} else 0.25)
+
+    with Engine(core.base_url, core.api_key, grade=grade) as engine:
+        [group] = engine.submit(Task(id="free", instruction="Anything."), samples=2).groups()
+    assert group.rewards == (0.5, 0.25)
+
+
+def test_closing_ends_what_is_in_flight(core: FakeCore) -> None:
+    core.script = lambda body: Script(never_ends=True)
+    engine = Engine(core.base_url, core.api_key, concurrency=3)
+    run = engine.submit(task(), samples=5)
+    while len(core.sessions) < 3:
+        time.sleep(0.01)
+    engine.close()
+    engine.close()
+    with pytest.raises(RunEnded, match="the engine was closed"):
+        list(run.records())
+    with pytest.raises(RunEnded, match="the engine was closed"):
+        engine.submit(task())
+
+
+def test_an_outage_in_between_costs_nothing(core: FakeCore, engine: Engine) -> None:
+    core.fault = lambda request: Fault(status=503) if request.route == "turns" and request.nth in (1, 2) else None
+    assert [group.rewards for group in engine.submit(task(), samples=2).groups()] == [(1.0, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"samples": 0}, "samples is at least 1"),
+        ({"tasks": []}, "no task was given"),
+        ({"tasks": [task("a"), task("a")]}, "two tasks have the same id"),
+        ({"agents": Agent("codex", "m", base_url="https://x.example/v1")}, "MODEL_API_KEY, which is not set"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_sent(
+    engine: Engine, core: FakeCore, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], message: str
+) -> None:
+    monkeypatch.delenv("MODEL_API_KEY", raising=False)
+    with pytest.raises(ValueError, match=message):
+        engine.submit(**{"tasks": task(), **change})
+    assert not core.requests
+
+
+def test_the_key_of_a_models_own_endpoint_comes_from_the_environment(
+    engine: Engine, core: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODEL_API_KEY", "key-of-the-policy-server")
+    agent = Agent("codex", "policy", base_url="https://infer.example/{rollout_id}/v1")
+    [record] = engine.submit(task(), agent).records()
+    assert record.reward == 1.0
+    [session] = core.sessions.values()
+    provider = session.body["x_agents_core"]["model_provider"]
+    assert provider["api_key"] == "key-of-the-policy-server"
+    assert provider["base_url"] == f"https://infer.example/{record.rollout_id}/v1"
+
+
+def test_agents_no_core_could_serve(engine: Engine) -> None:
+    with pytest.raises(MatrixError, match="unknown harness 'codecks'"):
+        engine.submit(task(), Agent("codecks"))
+    with pytest.raises(MatrixError, match="named twice"):
+        engine.submit(task(), [Agent("codex"), Agent("codex")])
+
+
+def test_bad_urls_keys_and_files_are_refused_at_once(core: FakeCore, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="OPENAI_API_KEY"):
+        Engine(core.base_url, "")
+    with pytest.raises(ValueError, match="nonsense"):
+        Engine("nonsense", "key")
+    other = tmp_path / "notes.txt"
+    other.write_text("hello")
+    with pytest.raises(RecordsError, match="holds something else"):
+        Engine(core.base_url, core.api_key, out=other)

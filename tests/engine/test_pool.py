@@ -1,0 +1,344 @@
+"""The pool by itself, with jobs that do no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pytest_core_rollouts.engine import pool as pool_module
+from pytest_core_rollouts.engine.pool import Pool, PoolStopped
+from pytest_core_rollouts.rollout.stopping import Stop
+from tests.support.rollouts import nothing_open
+
+TIMEOUT = 20.0
+
+
+@dataclass(frozen=True)
+class Job:
+    rollout_id: str
+    seconds: float = 0.0
+    act: Callable[[Stop], Awaitable[None]] | None = None
+
+
+class Connection:
+    """A client without a server."""
+
+    made: list[Connection]
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.closed = False
+        self.made.append(self)
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def run_job(connection: Connection, job: Job, stop: Stop) -> str:
+    connection.users += 1
+    assert connection.users == 1, "a client serves one job at a time"
+    assert not connection.closed
+    try:
+        if job.act is not None:
+            await job.act(stop)
+        await asyncio.sleep(job.seconds)
+        return job.rollout_id
+    finally:
+        connection.users -= 1
+
+
+Plain = Pool[Job, Connection, str]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """After every test: no thread of a pool, no socket that nobody closed."""
+    Connection.made = []
+    with nothing_open():
+        yield
+    assert all(connection.closed for connection in Connection.made)
+
+
+@contextmanager
+def started(concurrency: int = 4, run: Callable[..., Awaitable[str]] = run_job) -> Iterator[Plain]:
+    pool: Plain = Pool(Connection, run, concurrency=concurrency)
+    try:
+        yield pool
+    finally:
+        pool.stop("the test is over")
+
+
+def jobs(number: int, seconds: float = 0.0) -> list[Job]:
+    return [Job(f"job-{index}", seconds) for index in range(number)]
+
+
+def taken(pool: Plain, number: int) -> list[str]:
+    results = [pool.next_done(TIMEOUT) for _ in range(number)]
+    assert all(result is not None for result in results)
+    return [str(result) for result in results]
+
+
+def test_results_come_in_the_order_of_completion() -> None:
+    with started() as pool:
+        pool.submit([Job("slow", 0.4), Job("fast", 0.0), Job("middle", 0.2)])
+        assert taken(pool, 3) == ["fast", "middle", "slow"]
+        assert pool.next_done(0.05) is None
+
+
+def test_a_result_can_be_waited_for_by_its_id() -> None:
+    with started() as pool:
+        pool.submit([Job("slow", 0.3), Job("fast", 0.0)])
+        assert pool.wait("slow", 0.05) is None
+        assert pool.wait("slow", TIMEOUT) == "slow"
+        assert pool.wait("fast", TIMEOUT) == "fast"
+        assert pool.next_done(0.05) is None
+
+
+def test_no_more_jobs_are_in_flight_than_allowed() -> None:
+    in_flight: list[int] = []
+
+    async def run(connection: Connection, job: Job, stop: Stop) -> str:
+        in_flight.append(pool.in_flight)
+        return await run_job(connection, job, stop)
+
+    with started(3, run) as pool:
+        pool.submit(jobs(30, 0.01))
+        assert pool.concurrency == 3
+        taken(pool, 30)
+        assert max(in_flight) == 3
+        assert pool.started == 30
+        assert pool.in_flight == pool.pending == 0
+    assert len(Connection.made) == 3
+
+
+def test_clients_are_made_only_for_work_there_is() -> None:
+    with started(50) as pool:
+        for job in jobs(20):
+            pool.submit([job])
+            assert pool.next_done(TIMEOUT) == job.rollout_id
+    assert len(Connection.made) == 1
+
+
+def test_jobs_are_taken_while_others_run_and_from_any_thread() -> None:
+    def submit(number: int) -> None:
+        for index in range(50):
+            pool.submit([Job(f"{number}-{index}", 0.001)])
+
+    with started(8) as pool:
+        threads = [threading.Thread(target=submit, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        assert len(set(taken(pool, 200))) == 200
+        for thread in threads:
+            thread.join()
+
+
+def test_jobs_may_come_from_a_generator_and_an_id_may_come_again() -> None:
+    with started() as pool:
+        pool.submit(Job(f"job-{index}") for index in range(3))
+        assert len(taken(pool, 3)) == 3
+        pool.submit([Job("job-0")])
+        assert pool.wait("job-0", TIMEOUT) == "job-0"
+
+
+def test_thousands_of_tiny_jobs_take_time_in_proportion() -> None:
+    def seconds(number: int) -> float:
+        with started(100) as pool:
+            began = time.process_time()
+            for job in jobs(number):
+                pool.submit([job])
+            taken(pool, number)
+            return time.process_time() - began
+
+    seconds(500)
+    small, large = seconds(2000), seconds(16000)
+    assert large < 8 * small * 2.5 + 0.5
+
+
+def test_results_that_nobody_takes_in_order_are_found_fast() -> None:
+    with started(100) as pool:
+        pool.submit(jobs(10000))
+        began = time.monotonic()
+        for index in reversed(range(10000)):
+            assert pool.wait(f"job-{index}", TIMEOUT) == f"job-{index}"
+        assert time.monotonic() - began < 10
+
+
+# Faults
+
+
+def test_what_a_job_raises_halts_the_engine_and_is_told() -> None:
+    async def full(stop: Stop) -> None:
+        raise OSError("no space left on the device")
+
+    with started(1) as pool:
+        pool.submit([Job("first"), Job("full", act=full), *jobs(5)])
+        assert pool.next_done(TIMEOUT) == "first"
+        with pytest.raises(PoolStopped, match="no space left on the device"):
+            pool.next_done(TIMEOUT)
+        with pytest.raises(PoolStopped, match="no space left on the device"):
+            pool.wait("full", TIMEOUT)
+        assert pool.fatal == "no space left on the device"
+        assert pool.started == 2
+
+
+def test_what_is_in_flight_when_the_engine_is_halted_goes_on() -> None:
+    with started(2) as pool:
+        pool.submit([Job("one", 0.3), Job("two", 0.3), *jobs(5)])
+        while pool.in_flight < 2:
+            time.sleep(0.005)
+        pool.halt("the key is wrong")
+        pool.halt("something later")
+        assert sorted(taken(pool, 2)) == ["one", "two"]
+        with pytest.raises(PoolStopped, match="the key is wrong"):
+            pool.next_done(TIMEOUT)
+        assert pool.started == 2
+
+
+def test_a_client_that_can_not_be_made_halts_the_engine() -> None:
+    def connect() -> Connection:
+        raise ValueError("base URL 'nonsense': expected http(s)://host")
+
+    pool: Plain = Pool(connect, run_job, concurrency=3)
+    pool.submit(jobs(5))
+    with pytest.raises(PoolStopped, match="base URL 'nonsense'"):
+        pool.next_done(TIMEOUT)
+    pool.stop("over")
+
+
+def test_no_loop_no_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_loop(main: Any) -> None:
+        main.close()
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(asyncio, "run", no_loop)
+    pool: Plain = Pool(Connection, run_job, concurrency=3)
+    pool.submit(jobs(2))
+    with pytest.raises(PoolStopped, match="Too many open files"):
+        pool.next_done(TIMEOUT)
+    pool.stop("over")
+
+
+@pytest.mark.parametrize("concurrency", [0, -1])
+def test_there_is_at_least_one_place(concurrency: int) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Pool(Connection, run_job, concurrency=concurrency)
+
+
+# Stopping
+
+
+def test_a_stop_is_told_to_what_runs_and_drops_what_waits() -> None:
+    heeded: list[float] = []
+
+    async def heed(stop: Stop) -> None:
+        work = asyncio.ensure_future(asyncio.sleep(60))
+        await stop.before(work)
+        heeded.append(stop.left)
+        work.cancel()
+
+    with started(2) as pool:
+        pool.submit([Job("one", act=heed), Job("two", act=heed), *jobs(100)])
+        while pool.in_flight < 2:
+            time.sleep(0.005)
+        time.sleep(0.1)
+        began = time.monotonic()
+        pool.stop("Ctrl-C")
+        assert time.monotonic() - began < 1
+        assert len(heeded) == 2
+        assert all(5 < left <= pool_module.CANCEL_SECONDS for left in heeded)
+        assert sorted(taken(pool, 2)) == ["one", "two"]
+        with pytest.raises(PoolStopped, match="Ctrl-C"):
+            pool.next_done(TIMEOUT)
+        with pytest.raises(PoolStopped, match="Ctrl-C"):
+            pool.submit(jobs(1))
+
+
+def test_a_job_that_does_not_heed_a_stop_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "CANCEL_SECONDS", 0.2)
+    monkeypatch.setattr(pool_module, "CLOSE_SECONDS", 0.2)
+    with started(1) as pool:
+        pool.submit([Job("deaf", 60)])
+        while not pool.in_flight:
+            time.sleep(0.005)
+        began = time.monotonic()
+        pool.stop("Ctrl-C")
+        assert time.monotonic() - began < 2
+        with pytest.raises(PoolStopped, match="Ctrl-C"):
+            pool.wait("deaf", TIMEOUT)
+
+
+def test_a_second_stop_returns_at_once() -> None:
+    async def linger(stop: Stop) -> None:
+        await stop.before(asyncio.ensure_future(asyncio.sleep(60)))
+        await asyncio.sleep(0.5)
+
+    with started(1) as pool:
+        pool.submit([Job("one", act=linger)])
+        while not pool.in_flight:
+            time.sleep(0.005)
+        first = threading.Thread(target=pool.stop, args=("Ctrl-C",))
+        first.start()
+        time.sleep(0.1)
+        began = time.monotonic()
+        pool.stop("Ctrl-C again")
+        assert time.monotonic() - began < 0.1
+        first.join()
+        assert pool.next_done(TIMEOUT) == "one"
+        with pytest.raises(PoolStopped, match=r"Ctrl-C$"):
+            pool.next_done(TIMEOUT)
+
+
+def test_somebody_who_waits_hears_of_a_stop() -> None:
+    told: list[str] = []
+
+    def wait(pool: Plain) -> None:
+        try:
+            pool.next_done()
+        except PoolStopped as stopped:
+            told.append(str(stopped))
+
+    with started(1) as pool:
+        pool.submit([Job("one")])
+        assert pool.next_done(TIMEOUT) == "one"
+        thread = threading.Thread(target=wait, args=(pool,))
+        thread.start()
+        pool.stop("enough")
+        thread.join(TIMEOUT)
+        assert told == ["enough"]
+
+
+def test_an_engine_without_work_has_no_thread() -> None:
+    with started() as pool:
+        assert pool.next_done(0.01) is None
+        pool.stop("nothing to do")
+        with pytest.raises(PoolStopped):
+            pool.next_done(TIMEOUT)
+
+
+def test_nothing_starts_while_it_is_not_admitted_and_what_runs_makes_way_for_it() -> None:
+    seen: list[int] = []
+
+    def admits(in_flight: int) -> bool:
+        seen.append(in_flight)
+        return in_flight < limit
+
+    limit = 2
+    pool: Plain = Pool(Connection, run_job, concurrency=8, admits=admits)
+    try:
+        pool.submit(jobs(6, 0.1))
+        assert len(taken(pool, 3)) == 3
+        assert pool.in_flight <= 2
+        limit = 0  # still one at a time, or nothing would ever end it
+        assert len(taken(pool, 3)) == 3
+    finally:
+        pool.stop("the test is over")
+    assert max(seen) == 2
+    assert len(Connection.made) == 2

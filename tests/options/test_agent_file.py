@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_core_rollouts.options.agent_file import AgentError, load_agent
+from pytest_core_rollouts.tasks.matrix import Agent
+
+
+def agent_from(tmp_path: Path, content: str) -> Agent:
+    """The agent in a file `careful.yaml` with this content."""
+    path = tmp_path / "careful.yaml"
+    path.write_bytes(content.encode())
+    return load_agent(path)
+
+
+def test_a_file_may_say_everything(tmp_path: Path) -> None:
+    content = """
+name: careful é
+harness: mcode
+model: openai/gpt-5:free
+protocol: chat_completions
+base_url: https://models.example.com/v1/{rollout_id}
+api_key_env: TEAM_KEY
+instructions: |
+  Think {twice}.
+tools:
+  - {type: web_search, depth: 2}
+skills:
+  - {name: csv, paths: [a, b]}
+harness_config: {effort: high, nested: {n: 1.5, ok: true, none: }}
+context_window: 200000
+max_output_tokens: 8000
+"""
+    assert agent_from(tmp_path, content) == Agent(
+        name="careful é",
+        harness="mcode",
+        model="openai/gpt-5:free",
+        protocol="chat_completions",
+        base_url="https://models.example.com/v1/{rollout_id}",
+        api_key_env="TEAM_KEY",
+        instructions="Think {twice}.\n",
+        tools=({"type": "web_search", "depth": 2},),
+        skills=({"name": "csv", "paths": ["a", "b"]},),
+        harness_config={"effort": "high", "nested": {"n": 1.5, "ok": True, "none": None}},
+        context_window=200000,
+        max_output_tokens=8000,
+    )
+
+
+def test_what_is_not_said_is_the_default(tmp_path: Path) -> None:
+    assert agent_from(tmp_path, "") == Agent(name="careful")
+    assert agent_from(tmp_path, "harness: codex") == Agent(name="careful", harness="codex")
+
+
+def test_two_files_that_differ_in_one_value_have_two_digests(tmp_path: Path) -> None:
+    one = agent_from(tmp_path, "instructions: Be brief.")
+    assert one.digest != agent_from(tmp_path, "instructions: Be careful.").digest
+    assert one.digest == agent_from(tmp_path, "# the same\ninstructions: 'Be brief.'").digest
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("harnes: codex", "harnes: unknown key; did you mean harness?"),
+        (
+            "harness: cursor",
+            "harness: one of default, codex, claude_sdk, mcode, oracle, nop is due, not the text 'cursor'",
+        ),
+        ("harness: [codex]", "harness: one of default, codex, claude_sdk, mcode, oracle, nop is due, not a list"),
+        ("name: ''", "name: the text is blank; fill it in"),
+        ("model: no", "model: YAML reads no as a boolean; put it in quotes for a text, or write true or false"),
+        ("model: 1.10", "model: a text is due, not the number 1.1; put it in quotes"),
+        ("model:", "model: a text is due, not nothing; fill it in, or remove the key"),
+        ("model: a\nmodel: b", "model: a duplicate key"),
+        ("protocol: grpc", "protocol: one of anthropic, responses, chat_completions is due, not the text 'grpc'"),
+        ("base_url: models.example.com", "base_url: no URL: 'models.example.com'; write https://host/v1"),
+        ("base_url: ftp://x/v1", "base_url: no URL: 'ftp://x/v1'; write https://host/v1"),
+        ("base_url: 'https://[x/v1'", "base_url: no URL: "),
+        ("base_url: https:///v1", "base_url: no URL: 'https:///v1'; write https://host/v1"),
+        ("base_url: https://x/v1?a=b", "base_url: a URL with a query or fragment: 'https://x/v1?a=b'; take it out"),
+        ("tools: web_search", "tools: a list of mappings is due, not the text 'web_search'"),
+        ("tools: [web_search]", "tools[0]: a mapping of names to values is due, not the text 'web_search'"),
+        ("skills: {a: b}", "skills: a list of mappings is due, not a mapping"),
+        ("harness_config: high", "harness_config: a mapping of names to values is due, not the text 'high'"),
+        ("harness_config: {limit: .inf}", "harness_config.limit: .inf is not finite; write a plain number"),
+        ("harness_config: {since: 2026-01-31}", "harness_config.since: YAML reads 2026-01-31 as a date"),
+        ("context_window: 0", "context_window: a whole number of 1 or more is due, not 0"),
+        ("context_window: 200k", "context_window: a whole number is due, not the text '200k'; write digits alone"),
+        ("max_output_tokens: 1.5", "max_output_tokens: a whole number is due, not the number 1.5"),
+    ],
+)
+def test_a_fault_is_named_with_file_key_and_line(tmp_path: Path, content: str, problem: str) -> None:
+    with pytest.raises(AgentError) as caught:
+        agent_from(tmp_path, f"\n{content}")
+    line = 3 if "\n" in content else 2
+    assert str(caught.value).startswith(f"{tmp_path / 'careful.yaml'}:{line}: {problem}")
+
+
+@pytest.mark.parametrize("key", ["sk-abc123", "0F3A" * 8, "0f3a" * 8, "abc", "A B", ""])
+def test_a_key_in_place_of_a_variable_is_refused_and_not_repeated(tmp_path: Path, key: str) -> None:
+    with pytest.raises(AgentError) as caught:
+        agent_from(tmp_path, f"api_key_env: '{key}'")
+    message = str(caught.value).partition("api_key_env: ")[2]
+    assert message.startswith("the name of an environment variable is due")
+    assert not key or f"'{key}'" not in message
+
+
+def test_keys_never_stand_in_a_file(tmp_path: Path) -> None:
+    for content in ("api_key: s3cret-value", "base_url: https://user:s3cret-value@x/v1"):
+        with pytest.raises(AgentError, match="api_key_env") as caught:
+            agent_from(tmp_path, content)
+        assert "s3cret" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(AgentError, match=r"gone\.yaml: can't be read: No such file or directory; give the path"):
+        load_agent(tmp_path / "gone.yaml")
+    with pytest.raises(AgentError, match="can't be read: Is a directory"):
+        load_agent(tmp_path)
+
+
+def test_a_file_in_another_encoding(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"model: x\nname: caf\xe9")
+    with pytest.raises(AgentError, match=r"a\.yaml:2: byte 18 is not UTF-8; save the file as UTF-8"):
+        load_agent(tmp_path / "a.yaml")
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real.yaml").write_bytes(b"model: x")
+    (tmp_path / "link.yaml").symlink_to("real.yaml")
+    assert load_agent(tmp_path / "link.yaml") == Agent(name="link", model="x")

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_core_rollouts.options.agents import secure_url
+from pytest_core_rollouts.options.asked import are_asked
+from pytest_core_rollouts.options.settings import Settings, read_settings
+from pytest_core_rollouts.options.values import (
+    Layered,
+    count,
+    label,
+    name,
+    network,
+    one_of,
+    positive_integer,
+    positive_seconds,
+)
+from pytest_core_rollouts.tasks.folders import (
+    count_tasks,
+    find_task,
+    is_task_folder,
+    leads_back,
+    names_tasks,
+    task_around,
+    task_id,
+)
+from pytest_core_rollouts.tasks.matrix import Agent
+
+
+def settings_of(pytester: pytest.Pytester, *args: str) -> Settings:
+    """What pytest, called with these arguments, reads."""
+    return read_settings(pytester.parseconfig(*args))
+
+
+@pytest.fixture
+def tasks(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with one task; no Core configured."""
+    for variable in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "MODEL_API_KEY", "PYTEST_ADDOPTS"):
+        monkeypatch.delenv(variable, raising=False)
+    return make_task(pytester.path / "tasks/sum").parent
+
+
+def make_task(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "instruction.md").write_text("Do it.")
+    (folder / "expected.json").write_text('{"x": 1}')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("option", "task", "ini", "expected"),
+    [(1, 2, 3, 1), (None, 2, 3, 2), (None, None, 3, 3), (None, None, None, 4), (0, 2, 3, 0)],
+)
+def test_layers(option: int | None, task: int | None, ini: int | None, expected: int) -> None:
+    assert Layered(option, ini, 4).over(task) == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "asked"),
+    [((), False), ((".",), False), (("tasks",), True), (("tasks/sum",), True), (("--samples", "2"), True)],
+)
+def test_whether_rollouts_are_asked_for(
+    pytester: pytest.Pytester, tasks: Path, args: tuple[str, ...], asked: bool
+) -> None:
+    assert tasks.is_dir()
+    assert are_asked(pytester.parseconfig(*args)) is asked
+
+
+def test_defaults(pytester: pytest.Pytester, tasks: Path) -> None:
+    settings = settings_of(pytester, "tasks")
+    assert not settings.aimed
+    assert settings.agents == (Agent(),)
+    assert (settings.samples.over(), settings.timeout.over(), settings.retries) == (1, 900.0, 1)
+    assert settings.network.over().is_disabled
+    assert not settings.soft
+    assert settings.core is None
+
+
+def test_options(pytester: pytest.Pytester, tasks: Path) -> None:
+    settings = settings_of(
+        pytester,
+        *("--harness", "codex", "--harness=claude_sdk", "--model", "m", "--model", "n", "--samples", "4"),
+        *("--core", "https://core.example/", "--rollout-timeout", "2.5", "--rollout-retries", "0"),
+        *("--rollout-label", "a=1=2", "--rollout-gate", "none", "--rollout-concurrency", "7"),
+        *("--rollout-items", "none", "--rollout-hide-expected", "--rollout-task", "sum"),
+    )
+    assert settings.aimed
+    assert [agent.slug for agent in settings.agents] == ["codex-m", "codex-n", "claude_sdk-m", "claude_sdk-n"]
+    assert (settings.samples.over(9), settings.timeout.over(9.0), settings.retries) == (4, 2.5, 0)
+    assert settings.core == "https://core.example/v1"
+    assert settings.labels == {"a": "1=2"}
+    assert settings.soft
+    assert (settings.concurrency, settings.items, settings.hide_expected) == (7, "none", True)
+    assert settings.tasks == {"sum"}
+
+
+def test_the_embedded_core_runs_the_solutions_unless_told_otherwise(pytester: pytest.Pytester, tasks: Path) -> None:
+    assert [agent.harness for agent in settings_of(pytester, "--core", "embedded").agents] == ["oracle"]
+    assert [agent.harness for agent in settings_of(pytester, "--core=embedded", "--harness", "nop").agents] == ["nop"]
+
+
+def test_keys_are_held_out_of_every_repr(
+    pytester: pytest.Pytester, tasks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "core-key-1234")
+    monkeypatch.setenv("MODEL_API_KEY", "model-key-1234")
+    settings = settings_of(pytester, "--harness", "codex", "--model", "m", "--model-base-url", "https://m.example")
+    assert settings.secrets == ("core-key-1234", "model-key-1234")
+    assert "key-1234" not in repr(settings)
+
+
+def test_a_core_and_its_key_are_required_in_the_end(
+    pytester: pytest.Pytester, tasks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(pytest.UsageError, match="rollouts need a Core"):
+        settings_of(pytester, "tasks").require_core()
+    settings_of(pytester, "tasks", "--core", "embedded").require_core()
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://core.example/v1")
+    with pytest.raises(pytest.UsageError, match="set OPENAI_API_KEY"):
+        settings_of(pytester, "tasks").require_core()
+    monkeypatch.setenv("OPENAI_API_KEY", "core-key-1234")
+    settings_of(pytester, "tasks").require_core()
+
+
+@pytest.mark.parametrize(
+    ("convert", "text", "value"),
+    [
+        (positive_integer, "12", 12),
+        (count, "0", 0),
+        (positive_seconds, "0.5", 0.5),
+        (name, "openai/gpt-5:free (v2)", "openai/gpt-5:free (v2)"),
+        (label, "team=", ("team", "")),
+        (one_of("a", "b"), "b", "b"),
+    ],
+)
+def test_values(convert: Any, text: str, value: Any) -> None:
+    assert convert(text) == value
+
+
+@pytest.mark.parametrize(
+    ("convert", "text"),
+    [
+        *((positive_integer, text) for text in ("0", "-1", "1.0", "1e3", "", " 1", "x", "٣", "1_000", "9999999999")),
+        *((count, text) for text in ("-1", "1000", "")),
+        *((positive_seconds, text) for text in ("0", "0.0", "nan", "inf", "-1", "1e3", "10:00", "60s", ".5")),
+        *((network, text) for text in ("on", "Enabled", "")),
+        *((label, text) for text in ("team", "=x", "1=x", "a b=c", "a=b\nc", "k" * 33 + "=x")),
+        (name, "a\nb"),
+        (one_of("a"), "A"),
+    ],
+)
+def test_refused_values(convert: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=r"^(is|has|holds) "):
+        convert(text)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://core.example/v1", "http://127.0.0.1:8000/v1", "http://[::1]:8000/v1", "http://localhost/v1"]
+)
+def test_urls_that_keep_the_key_safe(url: str) -> None:
+    assert secure_url(url + "/", "--core") == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://core.example/v1", "http://127.0.0.1.example/v1", "http://10.0.0.1/v1", "http://localhost.example/v1"],
+)
+def test_urls_that_do_not(url: str) -> None:
+    with pytest.raises(pytest.UsageError, match="in the clear"):
+        secure_url(url, "--core")
+
+
+# Folders
+
+
+def test_which_folders_are_tasks(tmp_path: Path) -> None:
+    root = tmp_path / "tasks"
+    whole = make_task(root / "sql/joins")
+    (root / "half").mkdir()
+    (root / "half/expected.json").write_text("{}")
+    (root / "grader.py").write_text("")
+    elsewhere = tmp_path / "docs"
+    elsewhere.mkdir()
+    (elsewhere / "instruction.md").write_text("")
+    assert is_task_folder(whole, [root])
+    assert is_task_folder(whole, [])
+    assert is_task_folder(root / "half", [root])
+    assert not is_task_folder(root / "half", [])
+    assert not is_task_folder(root, [root])
+    assert not is_task_folder(root / "sql", [root])
+    assert not is_task_folder(elsewhere, [root])
+    assert count_tasks([root, root / "sql"]) == 2
+    assert count_tasks([tmp_path / "missing"]) == 0
+
+
+def test_ids(tmp_path: Path) -> None:
+    roots = [tmp_path / "tasks", tmp_path / "tasks/sql"]
+    joins = make_task(tmp_path / "tasks/sql/joins")
+    mine = make_task(tmp_path / "docs/mine")
+    assert task_id(joins, roots, tmp_path) == "joins"
+    assert task_id(joins, roots[:1], tmp_path) == "sql/joins"
+    assert task_id(mine, roots, tmp_path) == "docs/mine"
+    assert task_id(joins, [joins], tmp_path) == "joins"
+    assert find_task("joins", roots, tmp_path) == joins
+    assert find_task("docs/mine", roots, tmp_path) == mine
+    for unknown in ("sql/joins", "join", "../tasks/sql/joins", str(joins), "", "."):
+        assert find_task(unknown, roots, tmp_path) is None
+
+
+def test_what_lies_in_a_task(tmp_path: Path) -> None:
+    roots = [tmp_path / "tasks"]
+    folder = make_task(tmp_path / "tasks/sum")
+    inner = make_task(folder / "files/looks/like/one")
+    assert task_around(inner / "instruction.md", roots) == folder
+    assert task_around(folder / "expected.json", roots) == folder
+    for path in (folder, folder / "instruction.md", folder.parent, tmp_path):
+        assert task_around(path, roots) is None
+
+
+def test_who_names_tasks(tmp_path: Path) -> None:
+    roots = [tmp_path / "tasks"]
+    folder = make_task(tmp_path / "tasks/sum")
+    mine = make_task(tmp_path / "docs/mine")
+    for path in (roots[0], folder, folder / "instruction.md", mine, mine / "instruction.md"):
+        assert names_tasks(path, roots)
+    for path in (tmp_path, tmp_path / "docs", tmp_path / "tests"):
+        assert not names_tasks(path, roots)
+    assert not names_tasks(tmp_path / "docs", [tmp_path / "docs/empty"])
+
+
+def test_links_that_lead_back(tmp_path: Path) -> None:
+    root = tmp_path / "tasks"
+    folder = make_task(root / "sum")
+    outside = make_task(tmp_path / "elsewhere/one").parent
+    for link, target, back in (
+        (root / "up", tmp_path, True),
+        (root / "round", root, True),
+        (root / "same", folder, True),
+        (root / "far", outside, False),
+        (outside / "self", outside, False),
+    ):
+        link.symlink_to(target)
+        assert leads_back(link, [root]) is back
+    assert leads_back(root / "far/self", [root])

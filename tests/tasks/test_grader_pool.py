@@ -1,0 +1,289 @@
+"""Graders in worker processes: whatever one does, its limit holds and only its own grade is affected."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_core_rollouts.embedded.hidden import hidden_places, hide
+from pytest_core_rollouts.grading import Answer, Grade, Reason
+from pytest_core_rollouts.grading.threads import GraderFailed
+from pytest_core_rollouts.tasks.matrix import Agent, Rollout
+from pytest_core_rollouts.tasks import Network, Task
+from pytest_core_rollouts.tasks.grader_pool import AnswerBrokeGrader, GraderPool
+from tests.support.running import alive, until
+from tests.tasks.test_own_graders import task_with
+
+GOOD = "def grade(answer):\n    return answer.value['x']\n"
+SPARES_MISSING = "    if answer.problem:\n        return 0\n"
+
+
+@pytest.fixture
+def pool() -> Iterator[GraderPool]:
+    pool = GraderPool(seconds=1.5, most=2)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def grade(pool: GraderPool, tmp_path: Path) -> Any:
+    tasks: dict[str, Task] = {}
+
+    def grade(source: str, answer: Answer | None = None, rollout: object = None) -> Grade:
+        task = tasks.get(source) or task_with(tmp_path / str(len(tasks)), source)
+        tasks[source] = task
+        assert task.grader is not None
+        return pool.grade(task.grader, task, Answer(value={"x": 1}) if answer is None else answer, rollout)
+
+    return grade
+
+
+# What goes there and comes back
+
+
+def test_a_grader_gets_what_it_names_and_its_grade_comes_back(grade: Any, tmp_path: Path) -> None:
+    source = (
+        "from pytest_core_rollouts.grading import Grade, Reason\n"
+        "def grade(task, answer, artifacts, answer_text, rollout):\n"
+        "    assert rollout.task is task and task.contents() == {}\n"
+        "    reasons = Reason('a.b', [1.5], artifacts['f'].decode()),\n"
+        "    return Grade(0.1 + 0.2, reasons, f'{answer_text} {rollout.sample}')"
+    )
+    answer = Answer(text="raw", problem="no JSON", artifacts={"f": b"content"})
+    task = task_with(tmp_path / "t", source)
+    rollout = Rollout(task=task, agent=Agent(), sample=7, run_id="r", timeout=1, network=Network.disabled())
+    pool = GraderPool()
+    try:
+        made = pool.grade(task.grader, task, answer, rollout)  # type: ignore[arg-type]
+    finally:
+        pool.close()
+    assert made == Grade(0.1 + 0.2, (Reason("a.b", [1.5], "content"),), "raw 7")
+
+
+def test_it_works_where_and_with_what_the_run_works(
+    grade: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (
+        "import os\nfrom pathlib import Path\nfrom pytest_core_rollouts.grading import Grade\n"
+        "def grade():\n    import helper_of_the_project\n"
+        "    seen = os.getcwd(), os.environ['COLOUR'], helper_of_the_project.X, Path(__file__).parent.name\n"
+        "    os.chdir('/'); os.environ['COLOUR'] = 'spoiled'\n"
+        "    return Grade(1.0, note=str(seen))\n"
+    )
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "helper_of_the_project.py").write_text("X = 5\n")
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    for colour in ("red", "green", "green"):
+        monkeypatch.setenv("COLOUR", colour)
+        (tmp_path / colour).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / colour)
+        assert grade(source).note == str((str(tmp_path / colour), colour, 5, "0"))
+
+
+def test_a_task_that_cannot_be_sent_is_loaded_from_its_folder(pool: GraderPool, tmp_path: Path) -> None:
+    class Unpicklable(Task):
+        pass
+
+    loaded = task_with(tmp_path / "t", "def grade(task): return task.expected['x'] / 4", '{"x": 1}')
+    task = Unpicklable(id="t", instruction="Do it.", expected={"x": 1}, path=loaded.path, grader=loaded.grader)
+    assert pool.grade(task.grader, task, Answer(value={}), None).reward == 0.25  # type: ignore[arg-type]
+    changed = Unpicklable(id="t", instruction="Do it.", expected={"x": 2}, path=loaded.path, grader=loaded.grader)
+    with pytest.raises(GraderFailed, match="changed since the task was collected; run again"):
+        pool.grade(changed.grader, changed, Answer(value={}), None)  # type: ignore[arg-type]
+    nowhere = Unpicklable(id="t", instruction="Do it.", expected={"x": 1}, grader=loaded.grader)
+    with pytest.raises(GraderFailed, match="can't be sent to the grader's process"):
+        pool.grade(nowhere.grader, nowhere, Answer(value={}), None)  # type: ignore[arg-type]
+
+
+def test_sandboxes_of_graders_hide_what_the_run_hides(pool: GraderPool, tmp_path: Path) -> None:
+    """Also in a process that was started before."""
+    task = task_with(
+        tmp_path / "t",
+        "from pytest_core_rollouts.embedded.hidden import hidden_places\n"
+        "from pytest_core_rollouts.grading import Grade\n"
+        "def grade(): return Grade(1.0, note=str(hidden_places()))\n",
+    )
+
+    def hidden() -> str | None:
+        return pool.grade(task.grader, task, Answer(), None).note  # type: ignore[arg-type]
+
+    before = hidden()
+    stop = hide([tmp_path])
+    try:
+        assert hidden() == str(hidden_places())
+        assert str(tmp_path) in str(hidden())
+    finally:
+        stop()
+    assert hidden() == before == str(hidden_places())
+
+
+# What a grader may do
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("def grade(answer):\n    return answer.value['y']\n", r"the grader raised KeyError: 'y' \(grader.py:2\)"),
+        ("import json\ndef grade():\n    json.loads('{')\n", r"the grader raised JSONDecodeError: .* \(grader.py:3\)"),
+        ("import sys\ndef grade():\n    sys.exit('bye')\n", r"the grader raised SystemExit: bye \(grader.py:3\)"),
+        ("def grade():\n    return 'yes'\n", r"the grader raised TypeError: grade\(\) returned 'yes'"),
+        ("def grade():\n    return grade()\n", "the grader raised RecursionError: "),
+        (
+            "import resource\ndef grade():\n    resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))\n"
+            "    return len('x' * (1 << 30))\n",
+            r"the grader raised MemoryError: +\(grader.py:4\)",
+        ),
+        (
+            "class E(Exception):\n    def __str__(self): return 1 / 0\ndef grade():\n    raise E\n",
+            "E: .its text can't be",
+        ),
+    ],
+)
+def test_what_a_grader_raises_is_no_answer_that_broke_it(grade: Any, source: str, problem: str) -> None:
+    with pytest.raises(GraderFailed, match=problem) as caught:
+        grade(source)
+    assert caught.value.code == "grader"
+    assert grade(GOOD).reward == 1
+
+
+BREAKS = [
+    ("    re.match('(a+)+b', 'a' * 60)\n", r"the grader took more than 1.5 s \(grader.py:5\)"),
+    ("    ctypes.string_at(0)\n", r"the grader's process was ended by SIGSEGV \(grader.py:5\)"),
+    ("    os._exit(3)\n", "the grader ended its process with exit code 3"),
+    ("    os.kill(os.getpid(), 9)\n", r"the grader's process was ended by SIGKILL, out of memory\?"),
+]
+
+
+@pytest.mark.parametrize(("line", "problem"), BREAKS, ids=["GIL", "segfault", "exit", "killed"])
+def test_an_answer_that_breaks_its_grader_twice_is_told_from_a_broken_grader(
+    grade: Any, line: str, problem: str
+) -> None:
+    start = "import ctypes, os, re\ndef grade(answer):\n"
+    with pytest.raises(AnswerBrokeGrader, match=f"^grader_broken: {problem}, twice; it grades a missing answer"):
+        grade(f"{start}{SPARES_MISSING}{line}")
+    assert grade(GOOD).reward == 1
+    own_fault = problem.replace(":5", ":3")
+    with pytest.raises(GraderFailed, match=f"^{own_fault}$") as caught:
+        grade(f"{start}{line}")
+    assert caught.value.code == "grader"
+    assert grade(GOOD).reward == 1
+
+
+def test_a_grader_that_the_machine_may_have_broken_runs_alone_the_second_time(grade: Any, tmp_path: Path) -> None:
+    """Another grade is under way at the first try; the second one waits for its end: memory may be short."""
+    mark, release = tmp_path / "first", tmp_path / "release"
+    source = (
+        f"import os, pathlib\ndef grade():\n    mark = pathlib.Path({str(mark)!r})\n"
+        f"    if mark.exists(): return pathlib.Path({str(release)!r}).exists()\n"
+        "    mark.touch(); os.kill(os.getpid(), 9)\n"
+    )
+    beside = (
+        f"import pathlib, time\ndef grade():\n    while not pathlib.Path({str(mark)!r}).exists(): time.sleep(0.01)\n"
+        f"    time.sleep(0.3); pathlib.Path({str(release)!r}).touch(); return 1\n"
+    )
+    other = threading.Thread(target=grade, args=(beside,))
+    other.start()
+    assert grade(source).reward == 1
+    other.join()
+
+
+def test_what_a_grader_prints_is_not_taken_for_its_grade(grade: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    source = (
+        "import os, sys\ndef grade():\n    print('x' * 10_000_000); os.write(1, b'y' * 1000)\n"
+        "    os.system('echo z; head -c 1000000 /dev/zero; cat'); sys.stderr.write('e' * 100_000)\n    return 0.5\n"
+    )
+    assert grade(source).reward == 0.5
+    assert capfd.readouterr() == ("", "")
+
+
+def test_endless_output_ends_with_the_limit(grade: Any) -> None:
+    with pytest.raises(AnswerBrokeGrader, match=r"took more than 1\.5 s"):
+        grade(f"def grade(answer):\n{SPARES_MISSING}    while True: print('x' * 1000)\n")
+
+
+def test_what_a_grader_started_ends_with_it(grade: Any, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    source = (
+        "import os, subprocess\ndef grade(answer):\n"
+        + SPARES_MISSING
+        + "    child = subprocess.Popen(['sleep', '600'])\n"
+        f"    open({str(pids)!r}, 'a').write(f'{{os.getpid()}} {{child.pid}} ')\n    child.wait()\n"
+    )
+    with pytest.raises(AnswerBrokeGrader):
+        grade(source)
+    assert len(pids.read_text().split()) == 4
+    until(lambda: not any(map(alive, map(int, pids.read_text().split()))), "the grader's processes end")
+
+
+# Processes
+
+
+def test_processes_are_few_started_when_needed_used_again_and_ended(tmp_path: Path) -> None:
+    before = set(Path(tempfile.gettempdir()).glob("rollout-grader-*"))
+    pool = GraderPool(most=2)
+    task = task_with(
+        tmp_path / "t",
+        "import os\nfrom pytest_core_rollouts.grading import Grade\n"
+        "def grade(): return Grade(1.0, note=str(os.getpid()))\n",
+    )
+    seen: set[str | None] = set()
+
+    def many() -> None:
+        for _ in range(10):
+            seen.add(pool.grade(task.grader, task, Answer(), None).note)  # type: ignore[arg-type]
+
+    threads = [threading.Thread(target=many) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 1 <= len(seen) <= 2
+    pool.close()
+    until(lambda: not any(alive(int(pid or 0)) for pid in seen), "the processes end")
+    assert set(Path(tempfile.gettempdir()).glob("rollout-grader-*")) <= before
+    with pytest.raises(GraderFailed, match="the process is ending"):
+        pool.grade(task.grader, task, Answer(), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["amid a grade that holds the GIL", "idle"])
+def test_a_parent_that_is_killed_leaves_no_process(tmp_path: Path, busy: bool) -> None:
+    pids = tmp_path / "pids"
+    write = f"open({str(pids)!r}, 'a').write(f'{{os.getpid()}}\\n')"
+    hang = "    re.match('(a+)+b', 'a' * 60)\n" if busy else ""
+    task_with(tmp_path / "t", f"import os, re\ndef grade():\n    {write}\n{hang}    return 1\n")
+    program = (
+        "import sys, time; from pathlib import Path; from pytest_core_rollouts.tasks import load_task\n"
+        "from pytest_core_rollouts.grading import Answer\n"
+        "print(load_task(Path(sys.argv[1]), 't').grade(Answer()).reward, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "t")], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        if not busy:
+            assert parent.stdout.readline() == b"1.0\n"
+        until(lambda: pids.exists() and pids.read_text().endswith("\n"), "the grader runs")
+        pid = int(pids.read_text())
+        assert alive(pid)
+        parent.send_signal(signal.SIGKILL)
+    until(lambda: not alive(pid), "the grader ends with its parent")
+
+
+def test_ctrl_c_is_not_for_graders(grade: Any) -> None:
+    source = (
+        "import os, signal\ndef grade():\n    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return os.getsid(0) == os.getpid() and os.getpgid(0) == os.getpid()\n"
+    )
+    assert grade(source).reward == 1
+
+
+def test_a_task_grades_in_a_worker_process(tmp_path: Path) -> None:
+    task = task_with(tmp_path / "t", f"import os\ndef grade(): return os.getpid() != {os.getpid()}\n")
+    assert task.grade(Answer()).reward == 1
