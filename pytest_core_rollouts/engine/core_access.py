@@ -1,105 +1,147 @@
-"""The Core of a run: where it is, its key, the embedded one's start and end, and a client in each place."""
+"""The Core of an engine: its address and key, the start and end of an embedded one, and clients of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import pytest
-
-from pytest_core_rollouts.aside import run_aside
-from pytest_core_rollouts.embedded.hidden import Places, find_places
-from pytest_core_rollouts.options.settings import Settings
-from pytest_core_rollouts.tasks import Task
+from pytest_core_rollouts.agents_api.address import require_secure_url
+from pytest_core_rollouts.embedded.hidden import Places
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Client
     from pytest_core_rollouts.embedded.launch import EmbeddedCore
 
+T = TypeVar("T")
+
 FIRST_PATIENCE = 5.0
 """Seconds for which a Core that can't be reached at the start of a run is tried again."""
 FIRST_ANSWER = 15.0
-"""Seconds for it to answer then. One that takes longer is asked once more: no run ends for one lost answer."""
+"""Seconds for its first answer. A Core that takes longer is asked once more: no run ends for one lost answer."""
+
+
+class CoreError(Exception):
+    """The Core can't be used as asked. `str()` is one line that says what to do."""
+
+
+class CoreUnreachable(CoreError):
+    """No Core answers at the URL, or it refuses the key: every rollout would meet the same."""
+
+
+@dataclass(frozen=True)
+class EmbeddedOptions:
+    """What only an embedded Core takes.
+
+    * `capture`: a folder that gets a JSONL of each rollout's requests to its model.
+    * `model_params`: merged into each of these requests; `{sample}` and `{rollout_id}` are filled in.
+    """
+
+    capture: Path | None = None
+    model_params: Mapping[str, Any] = field(default_factory=dict)
 
 
 class CoreAccess:
-    """A run's Core as this process reaches it. `base_url` and `api_key`: as its controller tells a worker."""
+    """How this process reaches the Core.
 
-    def __init__(self, settings: Settings, base_url: str | None = None, api_key: str | None = None) -> None:
-        self.settings = settings
-        self.base_url = base_url or (None if settings.embedded else settings.core)
-        self.api_key = api_key or settings.core_key
+    * `base_url`, `api_key`: of a Core that runs already. None for an embedded Core that this process starts.
+    * `embedded`: set if the Core is an embedded one, whichever process starts it.
+    """
+
+    def __init__(
+        self, base_url: str | None, api_key: str | None, *, embedded: EmbeddedOptions | None = None
+    ) -> None:
+        self.base_url = base_url
+        self.api_key = api_key
+        self.embedded = embedded
         self.reached = False
-        """Whether a Core that is not ours answered: Sessions may have been made there."""
-        self.proven: Callable[[], bool] = lambda: False
-        """Whether it has made a Session, so that what is no answer of a Core's is a fault of one rollout's."""
-        self._embedded: EmbeddedCore | None = None
+        """Whether a Core that was not started by us has answered: Sessions may have been made there."""
+        self.started = False
+        self._process: EmbeddedCore | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether we started the Core, so that a solution may be sent to it."""
+        return self.embedded is not None
 
     def reserve(self) -> None:
-        """Fix the embedded Core's address and key, so that workers can be told, without starting it."""
-        if self.settings.embedded and self._embedded is None:
+        """Fix the embedded Core's address and key without starting it, so that other processes can be told."""
+        if self.is_ours and self._process is None and self.base_url is None:
             from pytest_core_rollouts.embedded.launch import EmbeddedCore
 
-            self._embedded = EmbeddedCore.reserve()
-            self.base_url, self.api_key = self._embedded.base_url, self._embedded.api_key
+            self._process = EmbeddedCore.reserve()
+            self.base_url, self.api_key = self._process.base_url, self._process.api_key
 
-    def start(self, harnesses: Iterable[str], *, places: Places, secrets: Sequence[str]) -> None:
-        """Start the embedded Core. Raises pytest.UsageError."""
+    def require(self) -> None:
+        """Raise CoreError unless there is a Core to reach, and a key that would not travel unencrypted."""
+        if self.is_ours:
+            return
+        if self.base_url is None:
+            raise CoreError(
+                "no Core configured; set OPENAI_BASE_URL and OPENAI_API_KEY, pass --core URL, or use --core embedded "
+                "to run one on this machine"
+            )
+        try:
+            self.base_url = require_secure_url(self.base_url)
+        except ValueError as error:
+            raise CoreError(f"OPENAI_BASE_URL: {error}") from None
+        if not self.api_key:
+            raise CoreError(f"the Core at {self.base_url} needs a key: set OPENAI_API_KEY")
+
+    def start(self, harnesses: Iterable[str], *, places: Places, secrets: Collection[str]) -> None:
+        """Start the embedded Core, unless it runs. Raises CoreError.
+
+        `places`: what no sandbox may show. `secrets`: values to be masked in captures.
+        """
         from pytest_core_rollouts.embedded.launch import EmbeddedCoreError, why_missing
 
+        assert self.embedded is not None, "only an embedded Core is started"
         for harness in sorted(harnesses):
             if (problem := why_missing(harness)) is not None:
-                raise pytest.UsageError(f"--core embedded, harness {harness}: {problem}")
+                raise CoreError(f"--core embedded, harness {harness}: {problem}")
         self.reserve()
-        assert self._embedded is not None
-        capture, params = self.settings.capture, self.settings.model_params
+        if self.started or self._process is None:
+            return
+        capture = self.embedded.capture
         try:
             if capture is not None:
                 capture.mkdir(parents=True, exist_ok=True)
-            self._embedded.start(
-                hidden=places.hidden, private=places.private, capture=capture, model_params=params, secrets=secrets
+            self._process.start(
+                hidden=places.hidden,
+                private=places.private,
+                capture=capture,
+                model_params=self.embedded.model_params,
+                secrets=list(secrets),
             )
         except EmbeddedCoreError as error:
-            raise pytest.UsageError(f"--core embedded: {error}") from None
+            raise CoreError(f"--core embedded: {error}") from None
         except OSError as error:
-            raise pytest.UsageError(f"--rollout-capture: {capture} can't be made: {error.strerror}") from None
+            raise CoreError(f"--rollout-capture: can't create {capture}: {error.strerror}") from None
+        self.started = True
 
     def reach(self) -> None:
-        """End the run where no Core is there or it refuses the key: every rollout would meet the same."""
-        if (problem := run_aside(why_unreachable(self.connect))) is not None:
-            raise pytest.exit.Exception(problem, returncode=pytest.ExitCode.INTERRUPTED)
-        self.reached = True
+        """Ask the Core once. Raises CoreUnreachable if none is there or it refuses the key."""
+        if not self.is_ours and not self.reached:
+            if (problem := run_in_thread(_why_unreachable(self.connect))) is not None:
+                raise CoreUnreachable(problem)
+            self.reached = True
 
-    def connect(self) -> Client:
-        """A client of this Core."""
+    def connect(self, proven: Callable[[], bool] = lambda: False) -> Client:
+        """Return a client. `proven`: whether this Core has created a Session already."""
         from pytest_core_rollouts.agents_api import Client, RetryPolicy
 
         assert self.base_url is not None, "a run without a Core is refused"
         assert self.api_key is not None, "a run without a key is refused"
-        policy = RetryPolicy(refused_is_final=self.settings.embedded)
-        return Client(self.base_url, self.api_key, retry=policy, proven=lambda: self.proven())
+        policy = RetryPolicy(refused_is_final=self.is_ours)
+        return Client(self.base_url, self.api_key, retry=policy, proven=proven)
 
     def close(self) -> None:
-        """Stop the embedded Core, if there is one."""
-        if self._embedded is not None:
-            self._embedded.stop()
-
-
-def places_of_run(config: pytest.Config, settings: Settings, out: Path, tasks: Iterable[Task]) -> Places:
-    """What no sandbox may show in a run that is about these tasks and writes `out`."""
-    xml = config.getoption("xmlpath", None)  # of --junitxml: failures are in it
-    files = [out, settings.report, settings.html, settings.baseline, Path(xml) if xml else None]
-    files += [source.path for source in (settings.replay, settings.resume) if source is not None]
-    folders = [settings.capture]
-    if settings.out is None and settings.resume is None:
-        folders.append(out.parent)  # runs/, which holds nothing but results
-    return find_places(
-        [config.rootpath, config.invocation_params.dir],
-        tasks=[*settings.roots, *(task.path for task in tasks if task.path is not None)],
-        files=filter(None, files),
-        folders=filter(None, folders),
-    )
+        """Stop the embedded Core, if this process started it."""
+        if self._process is not None:
+            self._process.stop()
 
 
 class LazyClient:
@@ -119,8 +161,8 @@ class LazyClient:
             await self._client.aclose()
 
 
-async def why_unreachable(connect: Callable[[], Client]) -> str | None:
-    """What is wrong with the Core or the key, or None. A Core that is only busy or broken right now may mend itself."""
+async def _why_unreachable(connect: Callable[[], Client]) -> str | None:
+    """What is wrong with the Core or the key, or None. A Core that is only busy or broken right now may recover."""
     from pytest_core_rollouts.agents_api import AgentsAPIError, ConnectionFailed, RetryPolicy
 
     client = connect()
@@ -137,3 +179,13 @@ async def why_unreachable(connect: Callable[[], Client]) -> str | None:
     finally:
         await client.aclose()
     return None
+
+
+def run_in_thread(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in its own thread, and return its result or raise what it raised.
+
+    The caller's thread may have an event loop already, as Playwright's fixtures leave one in pytest's main thread, and
+    `asyncio.run` refuses to start another there.
+    """
+    with ThreadPoolExecutor(1, "rollouts-once") as thread:
+        return thread.submit(asyncio.run, work).result()

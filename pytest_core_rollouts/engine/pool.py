@@ -1,8 +1,8 @@
-"""Many rollouts at once: a thread with an asyncio loop, N of them in flight, each with its own connection to Core.
+"""Many rollouts at once: a thread with an asyncio loop, N rollouts in flight, each with its own connection to the Core.
 
-The pool knows no pytest. Rollouts are submitted at any time from any thread; a finished one is handed out in
-completion order (`next_done`) or by its id (`wait`). A fault of one rollout never touches another; what every rollout
-would meet too (`halt`) keeps further ones from starting.
+The pool knows neither pytest nor rows. Jobs are submitted at any time from any thread. `on_result` receives each
+result, and `on_end` the reason why no further result will come. A fault of one job never touches another; a fault that
+every job would meet (`halt`) keeps further ones from starting.
 """
 
 from __future__ import annotations
@@ -17,16 +17,9 @@ from typing import Generic, Protocol, TypeVar
 from pytest_core_rollouts.rollout.stopping import Stop
 
 CANCEL_SECONDS = 6.0
-"""What a rollout in flight has, in all, to end its Turn, keep its record and delete its Session after a stop."""
+"""Seconds that a rollout in flight has after a stop to end its Turn, save its record and delete its Session."""
 CLOSE_SECONDS = 1.0
-"""What is left after that, for rollouts that did not heed it and for connections to close."""
-
-
-class Job(Protocol):
-    """What the pool needs to know of a rollout."""
-
-    @property
-    def rollout_id(self) -> str: ...
+"""Seconds after that for rollouts that did not end in time, and for connections to close."""
 
 
 class Closeable(Protocol):
@@ -35,23 +28,24 @@ class Closeable(Protocol):
     async def aclose(self) -> None: ...
 
 
-JobT = TypeVar("JobT", bound=Job)
+JobT = TypeVar("JobT")
 ClientT = TypeVar("ClientT", bound=Closeable)
 ResultT = TypeVar("ResultT")
 
 
 class PoolStopped(Exception):
-    """The rollout asked for will not finish: the pool was stopped. `str()` says why."""
+    """The pool takes no jobs any more. `str()` says why."""
 
 
 class Pool(Generic[JobT, ClientT, ResultT]):
     """Runs `run(client, job, stop)` for every job submitted, `concurrency` of them at a time.
 
-    `connect` makes a client; one serves one job at a time. `run` returns the job's result and takes care of all that
-    can go wrong with one job; what it (or `connect`) raises is a fault of everything, and halts the pool. Once
-    `stop` is asked for, `run` is to return by its deadline. Results wait to be fetched, unless `keep_results` is false.
-    `spent` is asked before each start: a reason halts the pool. So is `admits`, with the number in flight: while it
-    says no, nothing starts before something has ended.
+    * `connect` makes a client. A client serves one job at a time.
+    * `run` returns the job's result and handles everything that can go wrong with one job. What it or `connect`
+      raises is a fault of all jobs, and halts the pool. Once `stop` was requested, `run` must return by its deadline.
+    * `on_result(job, result)` is called in the pool's thread, `on_end(reason)` in any thread and possibly repeatedly.
+    * `spent` is asked before each start: a reason halts the pool.
+    * `admits` is asked with the number in flight: while it returns False, nothing starts before a job has ended.
     """
 
     def __init__(
@@ -60,24 +54,25 @@ class Pool(Generic[JobT, ClientT, ResultT]):
         run: Callable[[ClientT, JobT, Stop], Awaitable[ResultT]],
         *,
         concurrency: int,
-        keep_results: bool = True,
+        on_result: Callable[[JobT, ResultT], None],
+        on_end: Callable[[str], None] = lambda reason: None,
         spent: Callable[[], str | None] = lambda: None,
         admits: Callable[[int], bool] = lambda in_flight: True,
     ) -> None:
         if concurrency < 1:
-            raise ValueError("concurrency is at least 1")
+            raise ValueError(f"concurrency: expected a positive integer, got {concurrency}")
         self.concurrency = concurrency
         self.fatal: str | None = None
         self.started = 0
         self.in_flight = 0
         self._connect = connect
         self._run = run
-        self._keep_results = keep_results
+        self._on_result = on_result
+        self._on_end = on_end
         self._spent = spent
         self._admits = admits
         self._queue: collections.deque[JobT] = collections.deque()
-        self._results: collections.OrderedDict[str, ResultT] = collections.OrderedDict()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._stopping: str | None = None
         self._finished = False
         """Whether the thread has ended, or was given up."""
@@ -93,8 +88,8 @@ class Pool(Generic[JobT, ClientT, ResultT]):
     # ---- from any thread
 
     def submit(self, jobs: Iterable[JobT]) -> None:
-        """Queue jobs; they start as places become free. PoolStopped: the pool takes none any more."""
-        with self._changed:
+        """Queue jobs. They start as places become free. Raises PoolStopped if the pool was stopped."""
+        with self._lock:
             if self._stopping is not None:
                 raise PoolStopped(self._reason)
             self._queue.extend(jobs)
@@ -103,69 +98,42 @@ class Pool(Generic[JobT, ClientT, ResultT]):
                 self._thread.start()
         self._call_soon(self._fill)
 
-    def next_done(self, timeout: float | None = None) -> ResultT | None:
-        """The next result in completion order; None when `timeout` seconds passed without one.
-
-        PoolStopped: no further result will come.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._results or self._over, timeout)
-            if self._results:
-                return self._results.popitem(last=False)[1]
-            if self._over:
-                raise PoolStopped(self._reason)
-            return None
-
-    def wait(self, rollout_id: str, timeout: float | None = None) -> ResultT | None:
-        """The result of one rollout; None when `timeout` seconds passed. PoolStopped: it will not come."""
-        with self._changed:
-            self._changed.wait_for(lambda: rollout_id in self._results or self._over, timeout)
-            if rollout_id in self._results:
-                return self._results.pop(rollout_id)
-            if self._over:
-                raise PoolStopped(self._reason)
-            return None
-
     @property
     def pending(self) -> int:
-        """Rollouts submitted and not started yet."""
+        """Jobs submitted and not started yet."""
         return len(self._queue)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Run `callback` in the pool's thread; not at all before anything was submitted, or when all is over."""
+        """Run `callback` in the pool's thread. Does nothing before the first job, or when everything is over."""
         if self._thread is not None:
             self._call_soon(callback)
 
     def halt(self, reason: str) -> None:
-        """Start nothing more; what is in flight goes on to its end. The first reason stands."""
-        with self._changed:
+        """Start nothing more. What is in flight continues to its end. The first reason counts."""
+        with self._lock:
             self.fatal = self.fatal or reason
-            self._changed.notify_all()
+            over = self.in_flight == 0
+        if over:
+            self._on_end(self._reason)
 
     def stop(self, reason: str) -> None:
         """Start nothing more, give what is in flight CANCEL_SECONDS to end in order, and return when all is over.
 
-        What finished or was cancelled can still be fetched. Calling it again returns at once.
+        A second call returns at once.
         """
-        with self._changed:
+        with self._lock:
             if self._stopping is not None:
                 return
             self._stopping = reason
             self._queue.clear()
         if self._thread is None:
+            self._on_end(self._reason)
             return
         self._call_soon(self._begin_to_end)
         self._thread.join(CANCEL_SECONDS + 4 * CLOSE_SECONDS)
         self._finish()
 
     # ---- within
-
-    @property
-    def _over(self) -> bool:
-        """Whether no further result will come."""
-        if self._finished or (self._stopping is not None and self._thread is None):
-            return True
-        return self._stopping is None and self.fatal is not None and self.in_flight == 0
 
     @property
     def _reason(self) -> str:
@@ -178,77 +146,95 @@ class Pool(Generic[JobT, ClientT, ResultT]):
                 self._loop.call_soon_threadsafe(callback)
 
     def _main(self) -> None:
+        # Our own kind of loop, whatever policy the program has set: uvloop's lacks arguments that connecting needs.
+        loop = asyncio.SelectorEventLoop()
         try:
-            asyncio.run(self._serve())
-        except Exception as error:  # noqa: BLE001 - no loop could be made or kept: the reason why nothing runs
+            loop.run_until_complete(self._serve(loop))
+        except Exception as error:  # noqa: BLE001 - the reason why nothing runs, whatever it is
             self.halt(f"the pool broke: {type(error).__name__}: {error}")
         finally:
             self._ready.set()
+            _close(loop)
             self._finish()
 
     def _finish(self) -> None:
-        with self._changed:
-            self._finished = True
-            self._changed.notify_all()
+        with self._lock:
+            first, self._finished = not self._finished, True
+        if first:
+            self._on_end(self._reason)
 
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
+    async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._ready.set()
         await self._ending.wait()
-        await _settled(self._running, CANCEL_SECONDS + CLOSE_SECONDS)
+        await _wait_all(self._running, CANCEL_SECONDS + CLOSE_SECONDS)
         for task in self._running:
             task.cancel()
-        await _settled(self._running, CLOSE_SECONDS)
-        await _settled({asyncio.ensure_future(client.aclose()) for client in self._idle}, CLOSE_SECONDS)
+        await _wait_all(self._running, CLOSE_SECONDS)
+        await _wait_all({asyncio.ensure_future(client.aclose()) for client in self._idle}, CLOSE_SECONDS)
 
     def _begin_to_end(self) -> None:
         self._stop.ask(CANCEL_SECONDS)
         self._ending.set()
 
     def _fill(self) -> None:
-        """Start jobs in the places that are free."""
+        """Start jobs in the free places."""
         while self._queue and self._has_place and self._stopping is None and self.fatal is None:
             if (reason := self._spent()) is not None:
                 self.halt(reason)
                 return
             try:
                 job = self._queue.popleft()
-            except IndexError:  # `stop` was quicker
+            except IndexError:  # `stop` emptied the queue in between
                 return
             self.started += 1
             self.in_flight += 1
-            task = asyncio.ensure_future(self._one(job))
+            task = asyncio.ensure_future(self._run_one(job))
             self._running.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_task_done)
 
     @property
     def _has_place(self) -> bool:
         in_flight = len(self._running)
         return in_flight < self.concurrency and (in_flight == 0 or self._admits(in_flight))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         self._fill()
 
-    async def _one(self, job: JobT) -> None:
+    async def _run_one(self, job: JobT) -> None:
         client: ClientT | None = None
-        results: dict[str, ResultT] = {}
         try:
             client = self._idle.pop() if self._idle else self._connect()
-            results[job.rollout_id] = await self._run(client, job, self._stop)
+            result = await self._run(client, job, self._stop)
+            self._on_result(job, result)
         except Exception as error:  # noqa: BLE001 - whatever it is, it halts the pool and is its reason
             self.halt(str(error) or repr(error))
         finally:
             if client is not None:
                 self._idle.append(client)
-            with self._changed:
+            with self._lock:
                 self.in_flight -= 1
-                if self._keep_results:
-                    self._results.update(results)
-                self._changed.notify_all()
+                over = self.fatal is not None and self.in_flight == 0
+            if over:
+                self._on_end(self._reason)
 
 
-async def _settled(tasks: set[asyncio.Task[None]], seconds: float) -> None:
-    """Wait until all of `tasks` have ended, for so many seconds at most."""
+async def _wait_all(tasks: set[asyncio.Task[None]], seconds: float) -> None:
+    """Wait until all of `tasks` have ended, at most `seconds`."""
     if tasks:
         await asyncio.wait(tasks, timeout=seconds)
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """Close the loop as asyncio.run does: no task, generator or thread of it is left."""
+    try:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()

@@ -122,7 +122,7 @@ class Replayer:
         if _has_answer(source):
             record = await self._graded(record, source, rollout)
         self.save(record)
-        return Outcome(replace(record, items=None))
+        return Outcome(record)
 
     def _identity(self, source: RolloutRecord, rollout: Rollout) -> dict[str, Any]:
         task = rollout.task

@@ -16,13 +16,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from pytest_core_rollouts.engine.replay import Replayer
 from pytest_core_rollouts.records import RecordsError, RecordsWarning, RolloutRecord, read_located, record_at
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.records.kept_files import missing_file
 from pytest_core_rollouts.records.kept_folders import missing_text
 from pytest_core_rollouts.results.summary import slim
-from pytest_core_rollouts.rollout import Outcome
 from pytest_core_rollouts.tasks.matrix import RUN_ID, Chosen, Rollout, name_rollouts, slug
 
 
@@ -208,18 +206,3 @@ def _without(args: Sequence[str], *options: str) -> Iterator[str]:
             next(rest, None)
         elif arg.partition("=")[0] not in options:
             yield arg
-
-
-@dataclass(frozen=True)
-class Resumer:
-    """Grades recorded answers anew, in place of running their rollouts."""
-
-    resumed: Resumed
-    replayer: Replayer
-
-    def grades(self, rollout: Rollout) -> bool:
-        """Whether the rollout has an answer to grade."""
-        return rollout.attempt == 1 and self.resumed.verdict(rollout).action == "grade"
-
-    async def run(self, rollout: Rollout) -> Outcome:
-        return replace(await self.replayer.run(rollout), reused=True)

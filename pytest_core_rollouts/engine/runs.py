@@ -1,14 +1,15 @@
-"""One run of the engine: its results as they come, singly or as groups."""
+"""Results of one run as they come: outcome by outcome, or as groups."""
 
 from __future__ import annotations
 
 import asyncio
 import collections
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.rollout import Outcome
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.tasks import Task
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
@@ -31,71 +32,87 @@ class Group:
 
     @property
     def rewards(self) -> tuple[float | None, ...]:
-        """By sample; None where infrastructure spoiled the rollout: leave it out, it is no 0."""
+        """By sample. None if infrastructure spoiled the rollout: leave it out, it is not a 0."""
         return tuple(record.reward for record in self.records)
 
 
 class Run:
-    """The rollouts of one `submit`. Its results are handed out once, singly or by group, to one reader.
+    """The rollouts of one submit. Each result is handed out once, singly or by group.
 
-    Made by the engine: `read` is called when a result was taken, `ask` to end what is in flight.
+    `on_read` is called when a result was read, `on_cancel` to end what is in flight.
     """
 
-    def __init__(self, rollouts: Sequence[Rollout], read: Callable[[], None], ask: Callable[[Run], None]) -> None:
-        self.run_id = rollouts[0].run_id
-        self.rollouts = tuple(rollouts)
+    def __init__(self, run_id: str, on_read: Callable[[], None], on_cancel: Callable[[Run], None]) -> None:
+        self.run_id = run_id
+        self.skipped: dict[str, str] = {}
+        """Why each task that was skipped was skipped, by task id."""
         self.warnings: list[str] = []
         """Sessions that could not be deleted, by name."""
-        self.stop = Stop()
-        self._read = read
-        self._ask = ask
-        self._results: collections.deque[RolloutRecord] = collections.deque()
+        self._on_read = on_read
+        self._on_cancel = on_cancel
+        self._stop = Stop()
+        self._rollouts: dict[str, Rollout] = {}
+        self._results: collections.OrderedDict[str, Outcome] = collections.OrderedDict()
         self._changed = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
-        self._left = len(rollouts)
+        self._pending = 0
         self._ended: str | None = None
+
+    @property
+    def rollouts(self) -> tuple[Rollout, ...]:
+        """What was submitted, in order."""
+        return tuple(self._rollouts.values())
 
     # ---- results
 
+    def next_outcome(self, timeout: float | None = None) -> Outcome | None:
+        """The next outcome in completion order; None after `timeout` seconds without one, or after the last.
+
+        Raises RunEnded if some will never come.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._results or self._is_over, timeout)
+            outcome = self._pop(None)
+        return self._read(outcome)
+
+    def wait(self, rollout_id: str, timeout: float | None = None) -> Outcome | None:
+        """The outcome of one rollout; None after `timeout` seconds. Raises RunEnded if it will never come."""
+        with self._changed:
+            self._changed.wait_for(lambda: rollout_id in self._results or self._is_over, timeout)
+            outcome = self._pop(rollout_id)
+        return self._read(outcome)
+
     def records(self) -> Iterator[RolloutRecord]:
-        """Rollouts as they finish, with their trajectories. Raises RunEnded if some never will."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._results or self._left == 0 or self._ended)
-                record = self._take()
-            if record is None:
-                return
-            self._read()
-            yield record
+        """Yield rollouts as they finish, with their trajectories. Raises RunEnded if some never will."""
+        while (outcome := self.next_outcome()) is not None:
+            yield outcome.record
 
     def groups(self) -> Iterator[Group]:
-        """Groups as they become complete. Raises RunEnded if some never will."""
+        """Yield groups as they become complete. Raises RunEnded if some never will."""
         grouper = _Grouper(self.rollouts)
         for record in self.records():
             yield from grouper.add(record)
 
     async def arecords(self) -> AsyncIterator[RolloutRecord]:
         """`records` for asyncio."""
-        loop, news = asyncio.get_running_loop(), asyncio.Event()
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def listener() -> None:
-            loop.call_soon_threadsafe(news.set)
+            loop.call_soon_threadsafe(changed.set)
 
         with self._changed:
             self._listeners.append(listener)
         try:
             while True:
-                news.clear()
+                changed.clear()
                 with self._changed:
-                    waiting = not (self._results or self._left == 0 or self._ended)
-                    record = None if waiting else self._take()
-                if waiting:
-                    await news.wait()
+                    waits = not (self._results or self._is_over)
+                if waits:
+                    await changed.wait()
                     continue
-                if record is None:
+                if (outcome := self.next_outcome(0)) is None:
                     return
-                self._read()
-                yield record
+                yield outcome.record
         finally:
             with self._changed:
                 self._listeners.remove(listener)
@@ -107,46 +124,60 @@ class Run:
             for group in grouper.add(record):
                 yield group
 
-    def _take(self) -> RolloutRecord | None:
-        """The next result, or None after the last; the lock is held."""
-        if self._results:
-            return self._results.popleft()
-        if self._left:
-            raise RunEnded(f"{self._ended} ({self._left} rollouts of run {self.run_id} have no result)")
-        return None
-
-    # ---- its end
-
     def cancel(self) -> None:
-        """Start no more of its rollouts; end those in flight, delete their Sessions and keep their records."""
-        self.end("the run was cancelled")
-        self._ask(self)
+        """Start no more of its rollouts. End those in flight, delete their Sessions and keep their records."""
+        self._end("the run was cancelled")
+        self._on_cancel(self)
+
+    # ---- for the engine
 
     @property
-    def is_over(self) -> bool:
+    def _is_over(self) -> bool:
         """Whether no further result will come."""
-        return self._ended is not None or self._left == 0
+        return self._ended is not None or self._pending == 0
 
     @property
-    def unread(self) -> int:
+    def _unread(self) -> int:
         """Rollouts whose results are still to come or to be read; 0 once the run has ended early."""
         with self._changed:
-            return 0 if self._ended is not None else self._left + len(self._results)
+            return 0 if self._ended is not None else self._pending + len(self._results)
 
-    def end(self, reason: str) -> None:
-        """For the engine: results that are not there yet will not come."""
+    def _expect(self, rollouts: Iterable[Rollout]) -> None:
         with self._changed:
-            self._ended = self._ended or reason
-            self._notify()
+            for rollout in rollouts:
+                self._rollouts[rollout.rollout_id] = rollout
+                self._pending += 1
 
-    def add(self, record: RolloutRecord) -> None:
-        """For the engine: a rollout finished."""
+    def _add(self, outcome: Outcome) -> None:
+        """A rollout finished. What a stop cancelled has its row, and is no result."""
         with self._changed:
-            if record.status == "cancelled" and self._ended is not None:
+            if outcome.record.status == "cancelled" and self._ended is not None:
                 return
-            self._left -= 1
-            self._results.append(record)
+            self._pending -= 1
+            self._results[outcome.record.rollout_id] = outcome
             self._notify()
+
+    def _end(self, reason: str) -> None:
+        """Results that have not come yet will not come."""
+        with self._changed:
+            if self._pending:
+                self._ended = self._ended or reason
+            self._notify()
+
+    def _pop(self, rollout_id: str | None) -> Outcome | None:
+        """The next result, or that of one rollout; the lock is held."""
+        if rollout_id is None and self._results:
+            return self._results.popitem(last=False)[1]
+        if rollout_id is not None and rollout_id in self._results:
+            return self._results.pop(rollout_id)
+        if self._pending and self._ended is not None:
+            raise RunEnded(f"{self._ended} ({self._pending} rollouts of run {self.run_id} have no result)")
+        return None
+
+    def _read(self, outcome: Outcome | None) -> Outcome | None:
+        if outcome is not None:
+            self._on_read()
+        return outcome
 
     def _notify(self) -> None:
         self._changed.notify_all()
@@ -158,15 +189,15 @@ class _Grouper:
     """Puts records together to complete groups."""
 
     def __init__(self, rollouts: Iterable[Rollout]) -> None:
-        self._of: dict[str, Rollout] = {rollout.rollout_id: rollout for rollout in rollouts}
-        self._size = collections.Counter(rollout.group_id for rollout in self._of.values())
+        self._rollouts: dict[str, Rollout] = {rollout.rollout_id: rollout for rollout in rollouts}
+        self._sizes = collections.Counter(rollout.group_id for rollout in self._rollouts.values())
         self._open: dict[str, list[RolloutRecord]] = {}
 
     def add(self, record: RolloutRecord) -> Iterator[Group]:
-        rollout = self._of[record.rollout_id]
+        rollout = self._rollouts[record.rollout_id]
         records = self._open.setdefault(rollout.group_id, [])
         records.append(record)
-        if len(records) == self._size[rollout.group_id]:
+        if len(records) == self._sizes[rollout.group_id]:
             del self._open[rollout.group_id]
             by_sample = tuple(sorted(records, key=lambda one: one.sample))
             yield Group(rollout.group_id, rollout.task, rollout.agent, rollout.labels, by_sample)

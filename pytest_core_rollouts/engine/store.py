@@ -1,84 +1,159 @@
-"""The rows of a run as one process writes and reads them: masked, hidden, counted, beside what else is kept."""
+"""The rows that a process writes and reads: appended to a JSONL file, or handed to a function of the caller's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_core_rollouts.engine.caps import Caps
 from pytest_core_rollouts.engine.resume import Resumed
-from pytest_core_rollouts.records import RecordsError, RolloutRecord, append, effective, read_located
+from pytest_core_rollouts.records import RecordsError, RolloutRecord, append, check_writable, effective, read_located
 from pytest_core_rollouts.records.hiding import hide_reasons
 from pytest_core_rollouts.records.item_files import keep_items
 from pytest_core_rollouts.records.kept_files import keep_files
 from pytest_core_rollouts.records.masking import Masker
 from pytest_core_rollouts.tasks.matrix import Rollout
 
+Plan = Mapping[tuple[str, str], Mapping[str, int]]
+"""What a run planned, by agent slug and task id. See `records.count_planned`."""
 
-@dataclass
-class Books:
-    """What a run writes to its JSONL, and reads in it."""
 
-    out: Path
-    run_id: str
-    resumed: Resumed | None = None
-    """The rows that the file had of this run before this session."""
-    items: str = "inline"
-    hide_expected: bool = False
-    caps: Caps = field(default_factory=Caps)
-    masks: Masker = field(default_factory=lambda: Masker(()))
-    planned: Mapping[tuple[str, str], Mapping[str, int]] = field(default_factory=dict)
-    """See `records.count_planned`."""
-    on_broken: Callable[[str], None] = lambda reason: None
-    """Told once when a row could not be written: no further rollout is worth its price."""
-    broken: str | None = None
+class RowStore:
+    """Appends rows to a JSONL file and reads them back.
+
+    Known secrets are masked before a row is written, and expected values are left out if `hide_expected` is set.
+    Tokens of rows written by `save` count towards `caps`.
+
+    Other processes, and other runs, may append to the same file. Safe to use from several threads.
+    """
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        also_to: Callable[[RolloutRecord], None] | None = None,
+        resumed: Resumed | None = None,
+        items: str = "inline",
+        hide_expected: bool = False,
+        caps: Caps | None = None,
+        on_failure: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """
+        * `path`: the file. None: rows are not kept, except by `also_to`.
+        * `also_to`: is called with each row, masked, after it was written.
+        * `resumed`: the rows that a resumed run already had in the file.
+        * `items`: where trajectories go. "inline" keeps them in the row, "files" in files beside the JSONL.
+        * `on_failure`: is called once, with the reason, when a row or file can't be written.
+        """
+        self.path = path
+        self.caps = caps or Caps()
+        self.failure: str | None = None
+        """Why a row or file could not be written. The run must stop: further results would be lost too."""
+        self._also_to = also_to
+        self._resumed_offsets = frozenset() if resumed is None else resumed.offsets
+        self._items = items
+        self._hide_expected = hide_expected
+        self._on_failure = on_failure
+        self._masker = Masker(())
+        self._secrets: frozenset[str] = frozenset()
+        self._plans: dict[str, Plan] = {}
+
+    def set_plan(self, run_id: str, planned: Plan) -> None:
+        """Set what the rows of a run record in `planned`."""
+        self._plans[run_id] = planned
+
+    def task_count(self, run_id: str) -> int:
+        """Return how many tasks a run planned; 0 if its plan is not known."""
+        return len({task_id for _, task_id in self._plans.get(run_id, {})})
+
+    def mask(self, secrets: Collection[str]) -> None:
+        """Mask these values too from now on. Rows already written stay as they are."""
+        if new := frozenset(secrets) - self._secrets:
+            self._secrets |= new
+            self._masker = Masker(sorted(self._secrets))
+
+    def masked(self, text: str) -> str:
+        """A text for people, without secrets."""
+        return self._masker.message(text)
+
+    # ---- writing
+
+    def check_writable(self) -> None:
+        """Raise RecordsError if rows can't be appended to the file. Creates nothing."""
+        if self.path is not None:
+            check_writable(self.path)
 
     def save(self, record: RolloutRecord, *, ran: bool = True) -> None:
-        """Write a row. `ran`: whether it was paid for, and is not one that can be made again for nothing.
+        """Append a row, and return when it is on disk.
 
-        Raises RecordsError.
+        With `ran=False` the row is not synced to disk and its tokens are not counted. Use it for rows that can be
+        recreated for free, such as a copy of an earlier row.
+
+        Raises RecordsError if the row could not be written.
         """
-        if self.hide_expected:
+        if self._hide_expected:
             record = replace(record, reasons=hide_reasons(record.reasons))
-        planned = self.planned.get((str(record.agent["slug"]), record.task), {})
+        planned = self._plans.get(record.run_id, {}).get((str(record.agent["slug"]), record.task), {})
+        record = replace(record, planned=planned)
         try:
-            if self.items == "files" and record.items is not None:
-                kept = keep_items(self.out, record.rollout_id, record.attempt, record.items, self.masks)
-                record = replace(record, items=None, items_file=kept)
-            append(self.out, replace(record, planned=planned), self.masks, sync=ran)
+            if self.path is not None:
+                self._append(self.path, record, sync=ran)
+            if self._also_to is not None:
+                self._hand_over(record)
         except RecordsError as error:
-            self._break(str(error))
+            self.mark_failed(str(error))
             raise
         if ran and record.session_id is not None:
             self.caps.spend(record.tokens)
 
-    def keep_files(self, rollout: Rollout, attempt: int, artifacts: Mapping[str, bytes]) -> Sequence[Mapping[str, Any]]:
-        """Keep the files that an agent made. Raises RecordsError."""
+    def save_files(self, rollout: Rollout, attempt: int, artifacts: Mapping[str, bytes]) -> Sequence[Mapping[str, Any]]:
+        """Save the files that an agent produced, and return the row's `outputs`.
+
+        Raises RecordsError if they could not be written.
+        """
+        if self.path is None:
+            return ()
         try:
-            return keep_files(self.out, rollout.rollout_id, attempt, artifacts, self.masks)
+            return keep_files(self.path, rollout.rollout_id, attempt, artifacts, self._masker)
         except RecordsError as error:
-            self._break(str(error))
+            self.mark_failed(str(error))
             raise
 
-    def _break(self, reason: str) -> None:
-        if self.broken is None:
-            self.broken = reason
-            self.on_broken(reason)
+    def mark_failed(self, reason: str) -> None:
+        """Record that results can no longer be written. Only the first reason counts."""
+        if self.failure is None:
+            self.failure = reason
+            self._on_failure(reason)
 
-    # ---- reading; always without Items
+    def _append(self, path: Path, record: RolloutRecord, *, sync: bool) -> None:
+        if self._items == "files" and record.items is not None:
+            kept = keep_items(path, record.rollout_id, record.attempt, record.items, self._masker)
+            record = replace(record, items=None, items_file=kept)
+        append(path, record, self._masker, sync=sync)
 
-    def rows(self) -> Iterator[tuple[RolloutRecord, bool]]:
-        """The rows of this run in its file, which may hold other runs too; with each, whether this session wrote it."""
-        before = frozenset() if self.resumed is None else self.resumed.offsets
-        if self.out.exists():
-            for offset, record in read_located(self.out, items=False):
-                if record.run_id == self.run_id:
-                    yield record, offset not in before
+    def _hand_over(self, record: RolloutRecord) -> None:
+        """Hand the row to the caller's function. What it raises is a row that could not be written."""
+        assert self._also_to is not None
+        try:
+            self._also_to(RolloutRecord.from_line(record.to_line(self._masker)))
+        except Exception as error:
+            raise RecordsError(f"save: {type(error).__name__}: {error} (row of {record.rollout_id})") from error
 
-    def finished(self, rollout_ids: Collection[str]) -> dict[str, RolloutRecord]:
-        """Of these rollouts, those that this session has finished already, in another process."""
+    # ---- reading
+
+    def rows(self, run_id: str) -> Iterator[tuple[RolloutRecord, bool]]:
+        """Yield a run's rows without trajectories, each with whether this session wrote it."""
+        if self.path is None or not self.path.exists():
+            return
+        for offset, record in read_located(self.path, items=False):
+            if record.run_id == run_id:
+                yield record, offset not in self._resumed_offsets
+
+    def finished(self, run_id: str, rollout_ids: Collection[str]) -> dict[str, RolloutRecord]:
+        """Return the rows of those `rollout_ids` that this session has finished, in whichever process."""
         if not rollout_ids:
             return {}
-        return effective(record for record, new in self.rows() if new and record.rollout_id in rollout_ids)
+        new = (record for record, is_new in self.rows(run_id) if is_new)
+        return effective(record for record in new if record.rollout_id in rollout_ids)

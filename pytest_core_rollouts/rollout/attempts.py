@@ -72,7 +72,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A record as the caller needs it, its trajectory left on the disk, and what else to tell the user."""
+    """What a rollout came to: its record with its trajectory, and what else there is to report."""
 
     record: RolloutRecord
     warnings: tuple[str, ...] = ()
@@ -90,7 +90,10 @@ class RolloutRunner:
     save: Callable[[RolloutRecord], None]
     """Called in a thread of its own, several at a time."""
     graders: Graders = field(default_factory=Graders)
-    model_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+    model_key: Callable[[Rollout], str | None] = field(default=lambda rollout: None, repr=False)
+    """The key for the rollout's own model endpoint."""
+    core_is_ours: bool = False
+    """Whether we started the Core, so that it may get solutions."""
     keep_items: bool = True
     keep_files: KeepFiles | None = None
     limits: Limits = Limits()
@@ -229,7 +232,7 @@ class _Attempt:
             outputs = keep_files(progress.rollout, progress.attempt, progress.answer.artifacts)
         record = progress.record(ending.status, ending.reward, ending.error, self.client.request_ids, outputs)
         self.runner.save(record)
-        self.outcome = Outcome(replace(record, items=None), fatal=ending.fatal)
+        self.outcome = Outcome(record, fatal=ending.fatal)
 
     async def _judged(self) -> _End:
         """How it ended, whatever went wrong."""
@@ -301,8 +304,12 @@ class _Attempt:
 
     async def _create(self) -> str:
         rollout, limits, progress = self.progress.rollout, self.runner.limits, self.progress
-        key = rollout.agent.api_key_env
-        body = session_body(rollout, model_key=self.runner.model_keys.get(key) if key else None)
+        body = session_body(
+            rollout,
+            attempt=progress.attempt,
+            model_key=self.runner.model_key(rollout),
+            core_is_ours=self.runner.core_is_ours,
+        )
         if self.pause is not None:
             await go_ahead(self.runner.pressure, self.stop, pause=self.pause, halted=self.runner.halted)
             progress.begin()

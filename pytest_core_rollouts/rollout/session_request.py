@@ -19,11 +19,18 @@ VALUE_LIMIT = 512
 """Pairs of metadata, and characters of a key and a value, that the API takes."""
 
 
-def session_body(rollout: Rollout, *, model_key: str | None = None) -> dict[str, Any]:
-    """The JSON body for `POST /agents/sessions`: the same rollout always gives the same one.
+def session_body(
+    rollout: Rollout, *, attempt: int = 1, model_key: str | None = None, core_is_ours: bool = False
+) -> dict[str, Any]:
+    """The JSON body for `POST /agents/sessions`. The same attempt at a rollout always gives the same body.
 
-    Raises TaskError when an input file changed since collection, MatrixError for a model provider without a key.
+    `core_is_ours`: whether we started the Core; no other one gets a solution.
+
+    Raises TaskError if an input file changed since collection, MatrixError for a model provider without a key or for
+    the harness `oracle` on another Core.
     """
+    if rollout.agent.harness == "oracle" and not core_is_ours:
+        raise MatrixError("harness oracle: requires our own Core; the reference solution is never sent to another one")
     body: dict[str, Any] = {
         "environment": _environment(rollout),
         "input": rollout.task.instruction,
@@ -31,7 +38,7 @@ def session_body(rollout: Rollout, *, model_key: str | None = None) -> dict[str,
     }
     if agent := _agent(rollout):
         body["agent"] = agent
-    if (base_url := rollout.model_base_url) is not None:
+    if (base_url := rollout.model_base_url(attempt)) is not None:
         body["x_agents_core"] = {"model_provider": _model_provider(rollout.agent, base_url, model_key)}
     return body
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import lru_cache
 from itertools import groupby
+from pytest_core_rollouts.tasks.task_settings import Network
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from pytest_core_rollouts.tasks import Network, Task
+    from pytest_core_rollouts.tasks import Task
 
 DEFAULT = "default"
 
@@ -63,8 +64,10 @@ def slug(value: str, *, dots: bool = True) -> str:
 class Agent:
     """One column of the matrix: a harness, a model and all that the wire lets us vary.
 
-    `name` is that of an agent file; without one, harness and model name the agent. `base_url` may hold
-    `{rollout_id}`. `api_key_env` is the name of an environment variable, never a key.
+    * `name`: that of an agent file. Without one, harness and model name the agent.
+    * `base_url`: of its model's server. `{rollout_id}` and `{attempt}` in it are filled in.
+    * `api_key_env`: the environment variable that holds the key for that server (default MODEL_API_KEY).
+    * `api_key`: the key by value, in place of `api_key_env`. It is in no repr, digest or row.
     """
 
     harness: str = DEFAULT
@@ -79,6 +82,7 @@ class Agent:
     harness_config: Mapping[str, Any] = field(default_factory=dict)
     context_window: int | None = None
     max_output_tokens: int | None = None
+    api_key: str | None = field(default=None, repr=False, compare=False)
 
     @property
     def slug(self) -> str:
@@ -87,8 +91,8 @@ class Agent:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of everything about the agent but the name it goes by."""
-        said = {key: value for key, value in vars(self).items() if key != "name"}
+        """SHA-256 (hex) of everything about the agent except its name and key."""
+        said = {key: value for key, value in vars(self).items() if key not in ("name", "api_key")}
         return hashlib.sha256(json.dumps(said, sort_keys=True, default=_plain).encode()).hexdigest()
 
     def check(self) -> None:
@@ -151,9 +155,9 @@ class Rollout:
     agent: Agent
     sample: int
     run_id: str
-    timeout: float
+    timeout: float = 900.0
     """Seconds, sandbox preparation included."""
-    network: Network
+    network: Network = field(default_factory=Network.disabled)
     retries: int = 1
     """How many further attempts an infrastructure error may cost."""
     failed_turns: FailedTurns | None = None
@@ -164,7 +168,9 @@ class Rollout:
     xfail: str | None = None
     """Why it is expected to fail; None where it is not."""
     attempt: int = 1
-    """The attempt to begin with; more than 1 where earlier ones are spent."""
+    """The attempt to begin with; more than 1 if earlier ones are spent."""
+    group: str | None = None
+    """The group's id, if the caller forms groups itself."""
 
     @property
     def name(self) -> str:
@@ -174,7 +180,7 @@ class Rollout:
     @property
     def group_id(self) -> str:
         """What the samples of one task by one agent share: a GRPO group."""
-        return make_id(self.run_id, self.task.id, self.agent)
+        return self.group or make_id(self.run_id, self.task.id, self.agent)
 
     @property
     def rollout_id(self) -> str:
@@ -185,11 +191,10 @@ class Rollout:
         """The key under which Core gives back the same Session, however often the attempt is sent."""
         return f"{self.rollout_id}-a{attempt}"
 
-    @property
-    def model_base_url(self) -> str | None:
-        """The agent's base URL with this rollout's id filled in."""
+    def model_base_url(self, attempt: int) -> str | None:
+        """The agent's base URL with this rollout's id and the attempt filled in; None without one."""
         url = self.agent.base_url
-        return None if url is None else url.replace("{rollout_id}", self.rollout_id)
+        return None if url is None else url.replace("{rollout_id}", self.rollout_id).replace("{attempt}", str(attempt))
 
 
 RUN_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{4}")

@@ -1,0 +1,77 @@
+"""What is checked before the first Session, for every caller of the engine: agents, their keys, and tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from pytest_core_rollouts.agents_api.address import require_secure_url
+from pytest_core_rollouts.tasks import Network, Task
+from pytest_core_rollouts.tasks.matrix import HARNESS_PROTOCOLS, MODELLESS, Agent, MatrixError
+
+MODEL_KEY: Final = "MODEL_API_KEY"
+"""The environment variable of a model provider's key, for an agent that names none."""
+MODEL_URLS: Final = {"responses": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
+"""Examples for messages: a model is only ever paid for on request."""
+
+
+def check_agent(agent: Agent, *, embedded: bool | None) -> None:
+    """Raise MatrixError if the agent can't run on this Core. `embedded`: whether we started it; None: not known yet."""
+    agent.check()
+    if embedded:
+        _check_embedded(agent)
+    if embedded is False and agent.harness in MODELLESS:
+        raise MatrixError(
+            f"{_name(agent)}: requires --core embedded; the reference solution is never sent to another Core"
+        )
+    if agent.base_url is not None:
+        filled = agent.base_url.replace("{rollout_id}", "rollout").replace("{attempt}", "1")
+        try:
+            require_secure_url(filled)
+        except ValueError as error:
+            raise MatrixError(f"{_name(agent)}: model base URL: {error}") from None
+
+
+def _check_embedded(agent: Agent) -> None:
+    from pytest_core_rollouts.embedded.launch import HARNESSES  # brings modules that few runs need
+
+    if agent.harness not in HARNESSES:
+        raise MatrixError(
+            f"{_name(agent)}: the embedded Core runs {', '.join(HARNESSES)}; {agent.harness} needs another Core"
+        )
+    if (protocols := HARNESS_PROTOCOLS[agent.harness]) and agent.base_url is None:
+        url = MODEL_URLS[protocols[0]]
+        raise MatrixError(
+            f"{_name(agent)}: the embedded Core has no model of its own; pass --model NAME --model-base-url {url} and "
+            f"put the key in {MODEL_KEY} (or set model, base_url and api_key_env in an agent file)"
+        )
+
+
+def _name(agent: Agent) -> str:
+    return f"agent {agent.name}" if agent.name is not None else f"harness {agent.harness}"
+
+
+def model_key(agent: Agent, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The key for the agent's own model endpoint; None without one. Raises MatrixError if there is no key."""
+    if agent.base_url is None or agent.api_key is not None:
+        return agent.api_key
+    name = agent.api_key_env or MODEL_KEY
+    if not (key := environ.get(name)):
+        raise MatrixError(f"{_name(agent)}: a model base URL needs its key; set the environment variable {name}")
+    return key
+
+
+def why_skipped(task: Task, agent: Agent, *, embedded: bool, network: Network) -> str | None:
+    """Why this agent can't be given this task here; None if it can. `network`: what the rollout would get."""
+    if task.skip is not None:
+        return task.skip
+    if agent.harness == "oracle" and task.solution is None:
+        return f"task {task.id} has no solution/solve.sh for oracle to run"
+    if embedded and not network.is_disabled:
+        return "the embedded Core gives its sandboxes no network"
+    if embedded and task.packages:
+        return "the embedded Core installs no packages"
+    if unset := task.unset_variables:
+        return f"task {task.id} needs {', '.join(unset)} in the environment"
+    return None
