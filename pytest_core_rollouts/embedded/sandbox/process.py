@@ -199,6 +199,7 @@ class Run:
         self._output = bytearray()
         self._truncated = False
         self._begun = False
+        self._opening: asyncio.Future[None] | None = None
         self._error: Exception | None = None
         self._lock = threading.Lock()
 
@@ -298,9 +299,18 @@ class Run:
             killed = self.killed
         if killed is not None:
             process.kill()
-        elif process.pid is not None:
-            self._bound(process.pid)  # the command waits at the gate meanwhile
         return process
+
+    async def _open_gate(self, process: Process) -> None:
+        """Set the bounds and let the command start. Not earlier: bwrap's own making of namespaces would meet them."""
+        try:
+            if process.pid is not None:
+                await asyncio.get_running_loop().run_in_executor(self._isolation.spawner, self._bound, process.pid)
+        except Exception as error:  # noqa: BLE001  (`complete` raises it)
+            self._error = error
+            self.kill("failed")
+        else:
+            self._feed(process)
 
     def _bound(self, init: int) -> None:
         """Set the bounds that the kernel keeps for the sandbox as a whole."""
@@ -343,7 +353,11 @@ class Run:
         timer = None if self._timeout is None else loop.call_later(self._timeout, self.kill, "timeout")
         try:
             await ended
+            if self._opening is not None:
+                await self._opening
         finally:
+            if self._opening is not None:
+                self._opening.cancel()
             if timer is not None:
                 timer.cancel()
             loop.remove_reader(process.status)
@@ -369,7 +383,7 @@ class Run:
             if mark:
                 self._begun = True
                 self._output.clear()
-                self._feed(process)
+                self._opening = asyncio.ensure_future(self._open_gate(process))
                 self._take(after)
         return bool(chunk)
 
