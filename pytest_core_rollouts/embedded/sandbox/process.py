@@ -26,10 +26,12 @@ from .cgroups import Cgroup
 from .isolation import Isolation
 from .limits import Limits
 from .memory import machine_oom_kills
+from .proc import sandbox_processes
 
 MARK = b"\x1e"
 _GATE = 'printf "\\036"; read -r go && exec "$@"'
 _GATE_WITHOUT_STDIN = _GATE + " </dev/null"
+_OOM_SCORE = "800"
 _CHUNK = 1 << 16
 _SETUP_TIMEOUT_S = 30.0
 _DEATH_TIMEOUT_S = 30.0
@@ -314,6 +316,9 @@ class Run:
 
     def _bound(self, init: int) -> None:
         """Set the bounds that the kernel keeps for the sandbox as a whole."""
+        for pid in sandbox_processes(init):  # short of memory, the kernel kills them before us and before anything else
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{pid}/oom_score_adj").write_text(_OOM_SCORE)
         bounded = self._isolation.namespaces.bound(init, self.limits.sysctls())
         self.inotify_bounded = "user/max_inotify_instances" in bounded
         if self._isolation.cgroups is not None:
