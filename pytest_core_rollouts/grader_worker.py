@@ -66,6 +66,7 @@ class _Worker:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._tasks: dict[int, Task] = {}
+        self._surroundings: tuple[Any, ...] = ()
         self._hidden: tuple[str, ...] = ()
         self._stop_hiding: Callable[[], None] = lambda: None
 
@@ -73,7 +74,8 @@ class _Worker:
         """The reply to a message, as JSON."""
         try:
             asked = pickle.loads(message)
-            self._surround(*asked["surroundings"])
+            self._surroundings = asked.get("surroundings", self._surroundings)
+            self._surround(*self._surroundings)
             task = self._task(asked)
             grader = task.grader
             assert grader is not None
