@@ -33,9 +33,9 @@ class Engine:
     """Keeps up to `concurrency` rollouts in flight on one Core.
 
     `out`: a JSONL file that gets a row per finished rollout, before anybody hears of it. `grade`: replaces the
-    comparison with `Task.expected`; called in a thread of this process, as `grade(task, answer, rollout)`, within 60 s, which can't
-    stop code that holds the GIL. `max_waiting`: `submit`
-    blocks while more results than this wait to be read or to be run. The keys of model providers are taken from the
+    comparison with `Task.expected`; called in a thread of this process, as `grade(task, answer, rollout)`, within
+    60 s, which can't stop code that holds the GIL. `max_waiting`: `submit` blocks while more results than this wait to
+    be read or to be run. The keys of model providers are taken from the
     environment variables that agents name (default MODEL_API_KEY). `failed_turns`: what a Turn counts as that failed
     for a reason which the Core does not name: "missing" or, so that no policy gains by it, "zero".
 

@@ -19,7 +19,7 @@ from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_core_rollouts.embedded.hidden import VARIABLE, hidden_places
+from pytest_core_rollouts.embedded.hidden import VARIABLE
 from pytest_core_rollouts.grading import Answer
 from pytest_core_rollouts.grading.threads import GraderFailed
 
@@ -160,7 +160,7 @@ class GraderProcess:
             "answer": answer,
             "rollout": rollout,
         }
-        surroundings = (_working_directory(), list(sys.path), dict(os.environ), hidden_places())
+        surroundings = (_working_directory(), list(sys.path), _environment())
         if surroundings != self._surroundings:
             message["surroundings"] = self._surroundings = surroundings
         if id(task) not in self._tasks:
@@ -206,6 +206,11 @@ def _pickled(task: Any) -> bytes | None:
         return pickle.dumps(task)
     except Exception:  # noqa: BLE001 - pickling runs code of the objects
         return None
+
+
+def _environment() -> dict[str, str]:
+    """The environment, with the places to hide (`embedded.hidden`), without what changes with each of pytest's items."""
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 
 
 def _working_directory() -> str | None:
