@@ -1,8 +1,9 @@
 """How long `--rollout-replay` takes: 10,000 recorded rollouts graded again, as a user would run it.
 
-    python benchmarks/replay.py [rows] [-n WORKERS]
+    python benchmarks/replay.py [rows] [-n WORKERS] [--grader]
 
 Makes a project of 100 tasks and a JSONL of that many rows in a temporary folder, with a trajectory of 20 Items each.
+With `--grader` each task has a `grader.py`, which runs in worker processes.
 """
 
 from __future__ import annotations
@@ -24,13 +25,18 @@ EXPECTED = {"rows": [{"region": f"r{i}", "total": i * 1.25} for i in range(20)]}
 ITEMS = [{"type": "message", "id": f"item_{i}", "content": [{"type": "text", "text": "word " * 40}]} for i in range(20)]
 
 
-def make_project(folder: Path, rows: int) -> Path:
+GRADER = "def grade(task, answer):\n    return answer.value == task.expected\n"
+
+
+def make_project(folder: Path, rows: int, *, grader: bool) -> Path:
     """Tasks and a file of results; its path."""
     for number in range(TASKS):
         task = folder / "tasks" / f"t{number:03}"
         task.mkdir(parents=True)
         (task / "instruction.md").write_text("Add up.\n")
         (task / "expected.json").write_text(json.dumps(EXPECTED))
+        if grader:
+            (task / "grader.py").write_text(GRADER)
     path = folder / "recorded.jsonl"
     with path.open("wb") as file:
         for index in range(rows):
@@ -62,10 +68,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("rows", nargs="?", type=int, default=10_000)
     parser.add_argument("-n", default="0", help="xdist workers")
+    parser.add_argument("--grader", action="store_true", help="grade by a grader.py")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        path = make_project(folder, arguments.rows)
+        path = make_project(folder, arguments.rows, grader=arguments.grader)
         print(f"{arguments.rows} rows, {path.stat().st_size / 1e6:.0f} MB")
         command = [sys.executable, "-m", "pytest", "-q", "-n", arguments.n]
         command += ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]

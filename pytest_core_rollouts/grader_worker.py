@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_core_rollouts.embedded.hidden import hide
+from pytest_core_rollouts.embedded.hidden import VARIABLE, hide
 from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.grading.threads import place_of
 from pytest_core_rollouts.records.jsonable import jsonable
@@ -66,14 +66,16 @@ class _Worker:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._tasks: dict[int, Task] = {}
-        self._hidden: tuple[str, ...] = ()
+        self._surroundings: tuple[Any, ...] = ()
+        self._hidden: str | None = None
         self._stop_hiding: Callable[[], None] = lambda: None
 
     def reply(self, message: bytes) -> bytes:
         """The reply to a message, as JSON."""
         try:
             asked = pickle.loads(message)
-            self._surround(*asked["surroundings"])
+            self._surroundings = asked.get("surroundings", self._surroundings)
+            self._surround(*self._surroundings)
             task = self._task(asked)
             grader = task.grader
             assert grader is not None
@@ -96,9 +98,7 @@ class _Worker:
             self._tasks[asked["task"]] = _load(*asked["sent"])
         return self._tasks[asked["task"]]
 
-    def _surround(
-        self, folder: str | None, path: list[str], environment: dict[str, str], hidden: tuple[str, ...]
-    ) -> None:
+    def _surround(self, folder: str | None, path: list[str], environment: dict[str, str]) -> None:
         """Have the parent's working directory, import path, environment and hidden places, whatever a grader did."""
         if folder is not None:
             os.chdir(folder)
@@ -107,9 +107,9 @@ class _Worker:
         if dict(os.environ) != environment:
             os.environ.clear()
             os.environ.update(environment)
-        if hidden != self._hidden:
+        if (hidden := environment.get(VARIABLE)) != self._hidden:
             self._stop_hiding()
-            self._hidden, self._stop_hiding = hidden, hide(hidden)
+            self._hidden, self._stop_hiding = hidden, hide(json.loads(hidden or "[]"))
 
 
 def _load(pickled: bytes | None, path: Path | None, task_id: str, digest: str) -> Task:

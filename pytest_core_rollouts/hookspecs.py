@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 def pytest_rollout_grade(task: Task, answer: Answer, rollout: Rollout) -> Grade | float | None:
     """Grade an answer. None leaves it to the next one: another hook, the task's `grader.py`, its `expected.json`.
 
-    Called for every answer, a missing or unreadable one too (`answer.problem`), in a thread beside pytest's own,
-    several at a time, each within 60 s. A reward is from 0 to 1; True and False are 1 and 0. What it raises makes the
+    Called for every answer, a missing or unreadable one too (`answer.problem`), in a thread of pytest's process,
+    several at a time, each within 60 s. The limit can't stop code that holds the GIL, and a crash ends the run: a
+    `grader.py` runs in its own process. A reward is from 0 to 1; True and False are 1 and 0. What it raises makes the
     rollout an error without a reward, with the answer kept. A `conftest.py` is asked about the tasks in and below its
     folder.
     """

@@ -8,6 +8,7 @@ from typing import Any
 
 from .harnesses import Usage
 from .ids import new_uuid
+from .model.usage import sum_of
 from .trajectory import Item, Publish, Trajectory
 
 
@@ -65,11 +66,4 @@ def total_usage(turns: Sequence[Turn]) -> Usage | None:
     """The Turns' usage in sum; None (unknown, not zero) while one runs or where one is not known."""
     if not turns or any(not turn.ended or turn.usage is None for turn in turns):
         return None
-    return _sum([turn.usage for turn in turns if turn.usage is not None])
-
-
-def _sum(usages: Sequence[Usage]) -> Usage:
-    return {
-        name: _sum([usage[name] for usage in usages]) if isinstance(value, dict) else sum(u[name] for u in usages)
-        for name, value in usages[0].items()
-    }
+    return sum_of([turn.usage for turn in turns if turn.usage is not None])

@@ -59,7 +59,8 @@ class Engine:
     * `out`: a JSONL file that gets a row for each finished rollout, before its result is handed out.
     * `save`: is called with each row, in addition to `out` or in place of it, before the Session is deleted. What it
       raises ends all runs, as a full disk does.
-    * `grade`: grades instead of the tasks themselves; called in a thread, as `grade(task, answer, rollout)`.
+    * `grade`: grades instead of the tasks themselves. Called in a thread of this process, as
+      `grade(task, answer, rollout)`, within 60 s; that limit can't stop code that holds the GIL.
     * `timeout`: seconds for a task that sets none. `network`: for a task that sets none; default: disabled.
     * `retries`: further attempts that an infrastructure error may cost.
     * `failed_turns`: what a Turn counts as that failed for a reason which the Core does not name: "missing" or, so

@@ -43,7 +43,7 @@ def test_the_numbers_are_the_codes() -> None:
     assert (watch._INTERVAL_S, watch._TICK_S, watch._HURRY_MEMORY_BYTES) == (0.5, 0.05, 128 * MIB)
     assert (watch._HURRY_DISK_BYTES, watch._HURRY_FILES) == (32 * MIB, 5_000)
     assert (isolation.TMP_BYTES, isolation.SHM_BYTES) == (256 * MIB, 64 * MIB)
-    assert (native.EVENTS, native.EVENTS_LIMIT) == (20_000, 128 * MIB)
+    assert (native.LINES, native.EVENTS_LIMIT) == (20_000, 128 * MIB)
     assert (proxy.AT_ONCE, exchange.CAPTURE_LIMIT) == (8, 32 * MIB)
     assert (ModelSettings().idle_s, ModelSettings().retries) == (300, 2)
     assert (server._AGENT_MEMORY, server._MOST_AGENTS) == (384 * MIB, 256)
@@ -58,7 +58,7 @@ def test_the_numbers_are_the_codes() -> None:
         f"`{cgroups.VARIABLE}`",
         "| processes and threads | 512 |",
         "| 16 GiB, 1 GiB |",
-        "20,000 events, 128 MiB a Turn",
+        "20,000 lines, 128 MiB a Turn",
         "eight requests under way",
         "larger than 32 MiB",
         "says nothing for 300 s",

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pytest_core_rollouts.embedded.harnesses.native import EVENTS, EVENTS_LIMIT
+from pytest_core_rollouts.embedded.harnesses.native import EVENTS_LIMIT, LINES
 from pytest_core_rollouts.embedded.launch import EmbeddedCore
 from tests.support.agents import KEY, both, creation, needs_codex
 from tests.support.sandboxes import processes_with, wait_until_gone
@@ -231,8 +231,8 @@ def test_a_full_disk_is_its_own(agents_wire: Wire) -> None:
 @pytest.mark.parametrize(
     ("event", "bound"),
     [
-        ('{"type":"item.completed","item":{"type":"agent_message","text":""}}', f"{EVENTS} events"),
-        ("x" * 4000, f"{EVENTS_LIMIT} bytes of events"),
+        ('{"type":"item.completed","item":{"type":"agent_message","text":""}}', f"{LINES} lines"),
+        ("x" * 40_000, f"{EVENTS_LIMIT} bytes of events"),
     ],
     ids=["many", "long"],
 )

@@ -251,3 +251,7 @@ def test_pages_cannot_be_hidden_in_pipes(sandbox: Sandbox) -> None:
     """
     done = asyncio.run(sandbox.run(["python3", "-c", script], env={}, timeout=30))
     assert text(done) == "-1 Operation not permitted\n"
+
+
+def test_the_kernel_kills_sandboxes_first_when_memory_is_short(sandbox: Sandbox) -> None:
+    assert text(run(sandbox, "cat /proc/self/oom_score_adj")) == "800\n"

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.agents_api.taxonomy import of_turn
-from pytest_core_rollouts.embedded.harnesses.native import EventLines
+from pytest_core_rollouts.embedded.harnesses import TurnFailed
+from pytest_core_rollouts.embedded.harnesses.native import LINES, EventLines
 from pytest_core_rollouts.embedded.harnesses.verdicts import (
     Ended,
     failure_of_exit,
@@ -56,6 +57,7 @@ def test_how_a_program_ended_says_whose_doing_it_was(
         proxy.failure = failure
     failed = failure_of_exit(proxy, "", ended)
     assert failed.code == code
+    assert len(str(failure_of_exit(proxy, "x" * 10**6, ended))) < 700, "an agent can write what a program says"
     assert words in str(failed)
     assert (of_turn(code).reward == 0.0) == code.startswith("agent_")
 
@@ -87,6 +89,8 @@ def test_running_out_of_descriptors_rejects_no_outputs(tmp_path: Path) -> None:
         b'{"type": "exit", "status": "x"}',
         b'{"type": "exit", "stderr": 5}',
         b'{"type": "item", "item": ' + b"[" * 60 + b"]" * 60 + b"}",
+        b'{"type": "item", "item": {"query": [1, -1e999]}}',
+        b'{"type": "item", "item": [' + b"[]," * 100_000 + b"1]}",
         b'{"type": "boom"}',
     ],
 )
@@ -103,3 +107,11 @@ def test_a_malformed_event_is_skipped_with_a_warning(line: bytes) -> None:
     assert {"type": "good"} in heard
     [warning] = lines.warnings()
     assert warning.startswith(f"2 events of the agent program skipped as malformed; the first: {line[:200].decode()} (")
+
+
+def test_lines_that_are_no_events_are_bounded_too() -> None:
+    """Each one takes time of a process that serves all other rollouts."""
+    lines = EventLines(lambda event: None)
+    with pytest.raises(TurnFailed, match=f"^The agent program printed more than {LINES} lines.$") as failure:
+        lines.feed(b"\n" * LINES + b"\n")
+    assert failure.value.code == "sandbox_limit_exceeded"

@@ -10,7 +10,7 @@ from pytest_core_rollouts.embedded.installed import find_codex
 from pytest_core_rollouts.embedded.model import DUMMY_KEY, inside_url
 
 from .base import InvalidConfig, Job, Usage
-from .native import Event, Malformed, count_of, failed, id_of, run_program, text_of, write_settings
+from .native import Event, Malformed, failed, id_of, run_program, text_of, write_settings
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.embedded.sandbox import Sandbox
@@ -69,7 +69,8 @@ class Codex:
         )
         if ended.status or not events.completed:
             raise failed(job, events.error, ended)
-        return events.usage
+        assert job.proxy is not None
+        return job.proxy.usage  # as the server counts: an agent can print any usage
 
 
 class _Events:
@@ -77,7 +78,6 @@ class _Events:
 
     def __init__(self, job: Job, trajectory: Trajectory) -> None:
         self.completed = False
-        self.usage: Usage | None = None
         self.error = ""
         self._job = job
         self._trajectory = trajectory
@@ -90,7 +90,6 @@ class _Events:
             self._job.memory["thread"] = id_of(event.get("thread_id"), "thread_id")
         elif kind == "turn.completed":
             self.completed = True
-            self.usage = _usage(event.get("usage"))
         elif kind in ("turn.failed", "error"):
             error = event.get("error", event)
             self.error = text_of(error.get("message") if isinstance(error, dict) else error)
@@ -137,23 +136,6 @@ class _Events:
             output = text_of(result) if result is not None else None
             call.finish(output if well else None, error=None if well else text_of(item.get("error")) or "failed")
             del self._calls[id]
-
-
-def _usage(said: Any) -> Usage | None:
-    """Tokens, cached ones counted among the input and reasoning among the output; None if not known."""
-    if said is None:
-        return None
-    if not isinstance(said, dict):
-        raise Malformed("usage: expected an object")
-    names = ("input_tokens", "cached_input_tokens", "output_tokens", "reasoning_output_tokens")
-    given, cached, made, thought = (count_of(said.get(name, 0), f"usage.{name}") for name in names)
-    return {
-        "input_tokens": given,
-        "input_tokens_details": {"cached_tokens": cached},
-        "output_tokens": made,
-        "output_tokens_details": {"reasoning_tokens": thought},
-        "total_tokens": given + made,
-    }
 
 
 def _configuration(job: Job) -> str:

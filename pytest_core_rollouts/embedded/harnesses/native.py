@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -27,9 +28,9 @@ FOLDER = "/opt/agent"
 """Where a program is shown in the sandbox."""
 LINE_LIMIT = 32 * 1024 * 1024  # bytes of one event
 EVENTS_LIMIT = 128 * 1024 * 1024  # bytes of all events of a Turn: they become Items, which this process keeps
-EVENTS = 20_000  # of a Turn
+LINES = 20_000  # of a Turn, whatever is in them: each one costs this process time
 NESTED = 50  # levels of one event
-COUNT = 2**53  # a whole number that JSON's readers agree on is below it
+VALUES = 100_000  # in one event
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
@@ -104,24 +105,21 @@ class EventLines:
         self._on_event = on_event
         self._pending = bytearray()
         self._bytes = 0
-        self._events = 0
+        self._lines = 0
         self._malformed = 0
         self._first_malformed = ""
 
     def feed(self, chunk: bytes) -> None:
         self._bytes += len(chunk)
-        for count, bound, what in (
-            (self._bytes, EVENTS_LIMIT, "bytes of events"),
-            (self._events, EVENTS, "events"),
-            (len(self._pending), LINE_LIMIT, "bytes in one event"),
-        ):
-            if count > bound:
-                raise TurnFailed("sandbox_limit_exceeded", f"The agent program printed more than {bound} {what}.")
+        _refuse_excess(self._bytes, EVENTS_LIMIT, "bytes of events")
         *lines, rest = chunk.split(b"\n")
         for line in lines:
+            self._lines += 1
+            _refuse_excess(self._lines, LINES, "lines")
             self._take(bytes(self._pending) + line)
             self._pending.clear()
         self._pending += rest
+        _refuse_excess(len(self._pending), LINE_LIMIT, "bytes in one event")
 
     def warnings(self) -> list[str]:
         """What to say about events that were skipped."""
@@ -138,7 +136,6 @@ class EventLines:
         if not isinstance(event, dict) or "type" not in event:
             self.last_words = line.decode("utf-8", "replace").strip()[-500:] or self.last_words
             return
-        self._events += 1
         try:
             self._handle(event)
         except Exception as problem:  # noqa: BLE001 - whatever an agent wrote there, it must not end the Turn
@@ -150,8 +147,7 @@ class EventLines:
     def _handle(self, event: dict[str, Any]) -> None:
         if not isinstance(event["type"], str):
             raise Malformed("type: expected a string")
-        if not _is_shallow(event, NESTED):
-            raise Malformed(f"nested deeper than {NESTED} levels")
+        _check_values(event)
         if event["type"] != "exit":
             self._on_event(event)
         elif event.keys() == {"type", "stderr"} and isinstance(event["stderr"], str):
@@ -178,18 +174,28 @@ def id_of(value: Any, what: str) -> str:
     return value
 
 
-def count_of(value: Any, what: str) -> int:
-    """A count out of a program's event. Raises Malformed."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < COUNT:
-        raise Malformed(f"{what}: expected a count")
-    return value
+def _check_values(event: Any) -> None:
+    """Raise Malformed for what costs much time, or can't be told to clients of the Core: a number such as 1e999."""
+    level, count = [event], 0
+    for _ in range(NESTED + 1):
+        count += len(level)
+        if count > VALUES:
+            raise Malformed(f"more than {VALUES} values")
+        if any(isinstance(value, float) and not math.isfinite(value) for value in level):
+            raise Malformed("a number beyond a float")
+        level = [member for value in level if isinstance(value, (dict, list)) for member in _members(value)]
+        if not level:
+            return
+    raise Malformed(f"nested deeper than {NESTED} levels")
 
 
-def _is_shallow(value: Any, levels: int) -> bool:
-    if not isinstance(value, (dict, list)):
-        return True
-    members = value.values() if isinstance(value, dict) else value
-    return levels > 0 and all(_is_shallow(member, levels - 1) for member in members)
+def _members(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
+
+
+def _refuse_excess(count: int, bound: int, what: str) -> None:
+    if count > bound:
+        raise TurnFailed("sandbox_limit_exceeded", f"The agent program printed more than {bound} {what}.")
 
 
 def _refuse(constant: str) -> NoReturn:

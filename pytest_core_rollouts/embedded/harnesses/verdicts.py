@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from pytest_core_rollouts.embedded.sandbox import Completed
 
 
+WORDS = 500
+"""Characters of what a program said last that an error holds: an agent can write there as well."""
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a program ended. `status`: as a shell shows it; `words`: what it said last.
@@ -38,7 +42,7 @@ def failure_of_exit(proxy: ModelProxy, said: str, ended: Ended) -> TurnFailed:
     """Why a program that asks a model failed; `said`: what its events say. The proxy knows which failures count."""
     failure = proxy.failure
     how = f"was ended by signal {ended.signal}" if ended.signal else f"ended with status {ended.status}"
-    words = said or ended.words[-500:] or "it said nothing"
+    words = said[:WORDS] or ended.words[-WORDS:] or "it said nothing"
     if not proxy.replied:
         if failure is not None:
             return TurnFailed(failure.code, failure.message)

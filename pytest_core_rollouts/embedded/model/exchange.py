@@ -14,6 +14,7 @@ from .assembly import assembly_for
 from .failures import ModelFailure, cut, of_event, of_status
 from .sse import EventReader
 from .tokens import tokens_of
+from .usage import usage_of
 
 CAPTURE_LIMIT = 32 * 1024 * 1024  # bytes of one request, or of one reply sent in one piece, that are kept
 _ERROR_LIMIT = 64 * 1024  # bytes of an error's body that are read
@@ -38,6 +39,7 @@ class Exchange:
 
     Only when `captures` is it all taken apart; otherwise just what tells of a failure. `path` is the target's, decoded.
     `is_own_call`: whether the harness's program makes such calls. `replied`: whether the model has said anything.
+    `usage`: the tokens that the reply took, on the Responses wire; None if they are not known.
     """
 
     def __init__(self, protocol: str, method: bytes, target: bytes, path: bytes, *, captures: bool) -> None:
@@ -46,6 +48,7 @@ class Exchange:
         self.is_call = is_model_call(method, path)
         self.is_own_call = self.is_call and path.removeprefix(b"/v1") == _OWN_CALLS[protocol]
         self.replied = False
+        self.usage: dict[str, Any] | None = None
         self.kept_bytes = 0
         self._captures = captures and self.is_call
         self._protocol = protocol
@@ -98,6 +101,7 @@ class Exchange:
             if isinstance(event, dict):
                 if telling:
                     self.failure = of_event(event) or self.failure
+                    self.usage = usage_of(event) or self.usage
                 if self._captures:
                     self._assembly.add(event)
 
@@ -110,6 +114,7 @@ class Exchange:
             reply = self._whole_reply() if self._events is None and self.failure is None else None
             if isinstance(reply, dict):
                 self.failure = of_event(reply)
+                self.usage = usage_of(reply)
         if self.is_call and self._status is not None and self._status < 300:
             self.replied = self.replied or self.failure is None or self.failure.sampled
 

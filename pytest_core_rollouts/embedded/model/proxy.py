@@ -29,6 +29,7 @@ from .failures import ModelFailure
 from .params import fill, merge
 from .reply_mask import Decoder, KeyMask, UnknownCoding
 from .upstream import Header, RefusedTarget, Upstream, end_to_end, plain_path
+from .usage import sum_of
 
 AT_ONCE = 8  # requests of one sandbox
 CONNECTIONS = 32  # of one sandbox
@@ -88,6 +89,8 @@ class ModelProxy:
     program fails, so an agent must not choose it. The agent can do nothing before the model has said something
     (`replied`); from then on only the calls that the harness's program makes count, and of their failures only
     those that need the server's part. `agents_failure` is the last of the others, for messages.
+
+    `usage`: the tokens of all replies on the Responses wire, as the server counts them; None if it does not.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class ModelProxy:
         self.failure: ModelFailure | None = None
         self.agents_failure: ModelFailure | None = None
         self.replied = replied
+        self.usage: dict[str, Any] | None = None
         self._listener = listener
         self._protocol = provider.protocol
         self._upstream = Upstream.of(provider)
@@ -208,7 +212,12 @@ class ModelProxy:
         finally:
             if exchange.is_call:
                 self._note(exchange)
+                self._count(exchange)
                 self._keep(exchange)
+
+    def _count(self, exchange: Exchange) -> None:
+        if exchange.usage is not None:
+            self.usage = sum_of([exchange.usage, *([self.usage] if self.usage is not None else [])])
 
     def _note(self, exchange: Exchange) -> None:
         """Let the outcome of a call decide over the Turn, unless the agent may have brought it about by hand."""

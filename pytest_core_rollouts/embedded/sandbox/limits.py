@@ -50,6 +50,7 @@ class Limits:
             "kernel/sem": "1000 32000 500 128",  # sets of at most 1000 semaphores, 32,000 in all
             "kernel/msgmni": "64",
             "user/max_inotify_instances": str(self.inotify_instances),
+            "user/max_user_namespaces": "0",  # for a bubblewrap that can't forbid them itself
         }
 
 

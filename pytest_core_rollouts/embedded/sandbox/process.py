@@ -26,10 +26,12 @@ from .cgroups import Cgroup
 from .isolation import Isolation
 from .limits import Limits
 from .memory import machine_oom_kills
+from .proc import sandbox_processes
 
 MARK = b"\x1e"
 _GATE = 'printf "\\036"; read -r go && exec "$@"'
 _GATE_WITHOUT_STDIN = _GATE + " </dev/null"
+_OOM_SCORE = "800"
 _CHUNK = 1 << 16
 _SETUP_TIMEOUT_S = 30.0
 _DEATH_TIMEOUT_S = 30.0
@@ -199,6 +201,7 @@ class Run:
         self._output = bytearray()
         self._truncated = False
         self._begun = False
+        self._opening: asyncio.Future[None] | None = None
         self._error: Exception | None = None
         self._lock = threading.Lock()
 
@@ -298,12 +301,24 @@ class Run:
             killed = self.killed
         if killed is not None:
             process.kill()
-        elif process.pid is not None:
-            self._bound(process.pid)  # the command waits at the gate meanwhile
         return process
+
+    async def _open_gate(self, process: Process) -> None:
+        """Set the bounds and let the command start. Not earlier: bwrap's own making of namespaces would meet them."""
+        try:
+            if process.pid is not None:
+                await asyncio.get_running_loop().run_in_executor(self._isolation.spawner, self._bound, process.pid)
+        except Exception as error:  # noqa: BLE001  (`complete` raises it)
+            self._error = error
+            self.kill("failed")
+        else:
+            self._feed(process)
 
     def _bound(self, init: int) -> None:
         """Set the bounds that the kernel keeps for the sandbox as a whole."""
+        for pid in sandbox_processes(init):  # short of memory, the kernel kills them before us and before anything else
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{pid}/oom_score_adj").write_text(_OOM_SCORE)
         bounded = self._isolation.namespaces.bound(init, self.limits.sysctls())
         self.inotify_bounded = "user/max_inotify_instances" in bounded
         if self._isolation.cgroups is not None:
@@ -343,7 +358,11 @@ class Run:
         timer = None if self._timeout is None else loop.call_later(self._timeout, self.kill, "timeout")
         try:
             await ended
+            if self._opening is not None:
+                await self._opening
         finally:
+            if self._opening is not None:
+                self._opening.cancel()
             if timer is not None:
                 timer.cancel()
             loop.remove_reader(process.status)
@@ -369,7 +388,7 @@ class Run:
             if mark:
                 self._begun = True
                 self._output.clear()
-                self._feed(process)
+                self._opening = asyncio.ensure_future(self._open_gate(process))
                 self._take(after)
         return bool(chunk)
 
