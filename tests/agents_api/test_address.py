@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_core_rollouts.agents_api.address import is_loopback, normalize_base_url, proxy_for, shown_proxy
+from pytest_core_rollouts.agents_api.address import is_loopback, normalize_base_url, proxy_for, without_credentials
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
@@ -93,4 +93,4 @@ def test_no_proxy_is_honored(monkeypatch: pytest.MonkeyPatch, no_proxy: str) -> 
 
 
 def test_credentials_of_a_proxy_are_not_shown() -> None:
-    assert shown_proxy("http://me:secret@proxy.example:3128") == "http://proxy.example:3128"
+    assert without_credentials("http://me:secret@proxy.example:3128") == "http://proxy.example:3128"

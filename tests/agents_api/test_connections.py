@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.agents_api import APIStatusError, Client, ConnectionFailed, transport
+from pytest_core_rollouts.agents_api import APIStatusError, Client, ConnectionFailed
 from tests.fake_core import FakeCore, Fault
 
 from .support import create, failure, quick, run, run_at
@@ -49,7 +49,7 @@ def test_proxy_that_is_down_is_named(monkeypatch: pytest.MonkeyPatch, closed_por
     monkeypatch.setenv(f"{scheme}_PROXY".upper(), f"http://me:proxy-secret@127.0.0.1:{closed_port}")
     with pytest.raises(ConnectionFailed) as caught:
         run_at(f"{scheme}://core.example/v1", "a-key-of-mine", create, retry=quick(patience=0.1))
-    assert f"through the proxy http://127.0.0.1:{closed_port} that the environment names" in str(caught.value)
+    assert f"through the proxy http://127.0.0.1:{closed_port} from the environment" in str(caught.value)
     assert "NO_PROXY" in str(caught.value)
     assert "proxy-secret" not in str(caught.value)
 
@@ -71,7 +71,7 @@ def test_error_of_a_proxy_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_https_where_http_is_spoken() -> None:
-    with FakeCore() as core, pytest.raises(ConnectionFailed, match="does the server speak https on this port"):
+    with FakeCore() as core, pytest.raises(ConnectionFailed, match="check that the server speaks https on this port"):
         run_at(f"https://127.0.0.1:{core.port}/v1", "a-key-of-mine", create, retry=quick(patience=0.1))
 
 
@@ -126,11 +126,8 @@ def test_certificate_that_is_not_trusted(tls_core: FakeCore) -> None:
 
 
 @pytest.fixture
-def trusted(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def trusted(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
-    transport._trusted.cache_clear()
-    yield
-    transport._trusted.cache_clear()
 
 
 @pytest.mark.usefixtures("trusted")

@@ -123,7 +123,7 @@ def test_core_is_down(closed_port: int) -> None:
     assert 0.1 < time.monotonic() - began < 5
     message = str(caught.value)
     assert f"POST /agents/sessions: cannot connect to http://127.0.0.1:{closed_port}/v1 (" in message
-    assert "is the Core running there?" in message
+    assert "check that the Core is running there" in message
     assert "gave up after" in message
     assert not caught.value.stops_run
 
@@ -256,7 +256,7 @@ def test_redirect_is_never_followed(status: int, use: Use) -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "where"), [("http://[bad", "a URL that is none"), ("/x", "another path"), ("", "another path")]
+    ("location", "where"), [("http://[bad", "an invalid URL"), ("/x", "another path"), ("", "another path")]
 )
 def test_redirect_to_nowhere(location: str, where: str) -> None:
     fault = Fault(302, headers={"Location": location})
@@ -292,8 +292,8 @@ def test_server_that_is_no_core(use: Use, fault: Fault) -> None:
     with FakeCore(fault=lambda request: fault) as core:
         error = failure(core, use, NotACore)
         assert error.stops_run
-        assert f"{core.base_url} serves no Agents API" in str(error)
-        assert "does it end in /v1?" in str(error)
+        assert f"no Agents API at {core.base_url}" in str(error)
+        assert "ends in /v1" in str(error)
         assert core.counts.total() == (1 if fault.status != 200 else 4)
 
 
@@ -328,8 +328,8 @@ def api_error(status: int, **error: Any) -> Fault:
 
 
 ADVICE = [
-    (api_error(403, message="no", code=None), "OPENAI_API_KEY may not"),
-    (api_error(404, message="no", code="unsupported_operation"), "does it end in /v1?"),
+    (api_error(403, message="no", code=None), "OPENAI_API_KEY has this permission"),
+    (api_error(404, message="no", code="unsupported_operation"), "ends in /v1"),
     (api_error(400, message="network access must be enabled", code="invalid_request_error"), "--rollout-network"),
     (api_error(400, message="not here", code="x", param="environment.network.access"), "--rollout-network"),
     (api_error(400, message="no", code="model_provider_required"), "--model-base-url"),
@@ -350,7 +350,7 @@ def test_gateway_error_says_what_it_is() -> None:
     with FakeCore(fault=lambda request: HTML) as core:
         error = failure(core, create, APIStatusError)
         assert "HTTP 502: (an HTML page, not the API's error body)" in str(error)
-        assert "a proxy in front of the Core cannot reach it" in str(error)
+        assert "a proxy in front of the Core can't reach it" in str(error)
 
 
 def test_error_body_of_odd_types() -> None:

@@ -55,7 +55,7 @@ REFUSED = [
     ("--rollout-model-params '{\"seed\": 1}'", "--rollout-model-params: works on the embedded Core alone"),
     (f"{ONE} --model-base-url https://m.example", "a model base URL needs the model's name (--model)"),
     (f"{ONE} --model m --model-base-url http://m.example/v1", "base URL: http://m.example/v1 would get the key"),
-    (f"{ONE} --model m --model-base-url https://k:v@m.example", "leave the credentials out"),
+    (f"{ONE} --model m --model-base-url https://k:v@m.example", "must not contain credentials"),
     (f"{ONE} --model m --model-base-url m.example", "model base URL: base URL 'm.example'"),
     (f"{ONE} --model m --model-base-url https://m --model-protocol anthropic", "speaks responses, not anthropic"),
     (f"{ONE} --model m --model-base-url https://m --model-protocol soap", "unknown model protocol 'soap'"),
