@@ -7,15 +7,15 @@ import contextlib
 import shutil
 import ssl
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from pytest_core_rollouts.agents_api import APIStatusError, Client, ConnectionFailed
-from tests.fake_core import FakeCore, Fault
+from tests.fake_core import FakeCore, Fault, Script
 
 from .support import create, failure, quick, run, run_at
 
@@ -180,13 +180,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @pytest.mark.usefixtures("trusted")
-@pytest.mark.parametrize(
-    "scheme",
-    [
-        "http",
-        pytest.param("https", marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="no TLS within TLS in 3.10")),
-    ],
-)
+@pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_core_behind_a_proxy_is_reached_through_a_tunnel(
     tls_core: FakeCore, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
@@ -203,3 +197,85 @@ def test_a_core_behind_a_proxy_is_reached_through_a_tunnel(
     assert head.startswith(b"CONNECT core.example:443 HTTP/1.1\r\n")
     assert b"Proxy-Authorization: Basic bWU6cHJveHktc2VjcmV0" in head
     assert tls_core.api_key.encode() not in head
+
+
+class Counting(httpx.AsyncBaseTransport):
+    """Another transport, as someone might bring it."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.is_closed = False
+        self._inner = httpx.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.requests += 1
+        return await self._inner.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+        await self._inner.aclose()
+
+
+def test_client_uses_and_closes_the_transport_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "gopher://proxy.example")  # not looked at
+    counting = Counting()
+
+    async def main(base_url: str, key: str) -> None:
+        async with Client(base_url, key, transport=counting) as client:
+            await create(client)
+            await client.check()
+
+    with FakeCore() as core:
+        asyncio.run(main(core.base_url, core.api_key))
+        assert counting.requests == len(core.requests) == 2
+    assert counting.is_closed
+
+
+def test_faults_of_another_transport_are_named() -> None:
+    def broken(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadError("the line is cut")
+
+    async def main() -> None:
+        async with Client("http://core.example", "key", transport=httpx.MockTransport(broken), retry=quick()) as client:
+            client.deadline = client.retry.clock() + 0.1
+            await create(client)
+
+    with pytest.raises(ConnectionFailed, match=r"no complete answer from .* \(ReadError: the line is cut\)"):
+        asyncio.run(main())
+
+
+def test_all_clients_share_one_tls_context(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    made = []
+    make = httpx.create_ssl_context
+    monkeypatch.setattr(httpx, "create_ssl_context", lambda: made.append(make()) or made[-1])
+    for _ in range(3):
+        Client("https://core.example", "key")
+    assert len(made) <= 1  # an earlier test may have made it
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    before = len(made)
+    for _ in range(3):
+        Client("http://core.example", "key")
+    assert len(made) == before + 1
+
+
+@pytest.mark.usefixtures("trusted")
+def test_client_works_in_an_event_loop_of_another_kind(tls_core: FakeCore) -> None:
+    uvloop = pytest.importorskip("uvloop", reason="needs uvloop: pip install uvloop")
+
+    async def use() -> None:
+        async with Client(tls_core.base_url, tls_core.api_key, retry=quick(patience=0.1)) as client:
+            session = await create(client)
+            async with contextlib.aclosing(client.events(session["id"])) as events:
+                assert (await events.__anext__())["type"].startswith("agent.session.")
+                assert (await client.get_session(session["id"]))["id"] == session["id"]
+            tls_core.go_down()
+            with pytest.raises(ConnectionFailed, match=r"cannot connect to .* \(ConnectError"):
+                await client.check()
+
+    tls_core.script = lambda body: Script(prepare_seconds=0.2, never_ends=True)
+    loop = uvloop.new_event_loop()
+    try:
+        loop.run_until_complete(use())
+    finally:
+        loop.close()
