@@ -1,4 +1,4 @@
-"""The Agents API over HTTP: knows no pytest and no task. Importing it costs no HTTP library; making a Client does."""
+"""The Agents API over HTTP, without pytest or tasks. httpx is imported when a Client is made, not before."""
 
 from __future__ import annotations
 

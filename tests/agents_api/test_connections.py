@@ -20,7 +20,7 @@ from tests.fake_core import FakeCore, Fault, Script
 from .support import create, failure, quick, run, run_at
 
 
-def test_no_proxy_for_a_core_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_core_on_this_machine_is_reached_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "somewhere.example")
@@ -70,19 +70,19 @@ def test_error_of_a_proxy_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
             run_at("http://core.example/v1", "a-key-of-mine", create)
 
 
-def test_https_where_http_is_spoken() -> None:
+def test_https_to_a_plain_http_server_is_named() -> None:
     with FakeCore() as core, pytest.raises(ConnectionFailed, match="check that the server speaks https on this port"):
         run_at(f"https://127.0.0.1:{core.port}/v1", "a-key-of-mine", create, retry=quick(patience=0.1))
 
 
-def test_proxy_of_an_unknown_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_kind_of_proxy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "gopher://me:proxy-secret@proxy.example")
     with pytest.raises(ValueError, match=r"proxy gopher://proxy\.example") as caught:
         Client("http://core.example/v1", "key")
     assert "proxy-secret" not in str(caught.value)
 
 
-def test_name_that_does_not_resolve() -> None:
+def test_unknown_host_is_named() -> None:
     with pytest.raises(ConnectionFailed, match=r"cannot connect to http://nowhere\.invalid/v1"):
         run_at("http://nowhere.invalid", "key", create, retry=quick(patience=0.1))
 
@@ -116,7 +116,7 @@ def tls_core(certificate: tuple[Path, Path]) -> Iterator[FakeCore]:
         yield core
 
 
-def test_certificate_that_is_not_trusted(tls_core: FakeCore) -> None:
+def test_untrusted_certificate_is_named_and_final(tls_core: FakeCore) -> None:
     error = failure(tls_core, create, ConnectionFailed)
     assert "CERTIFICATE_VERIFY_FAILED" in str(error)
     assert "SSL_CERT_FILE" in str(error)
@@ -131,7 +131,7 @@ def trusted(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("trusted")
-def test_certificate_that_the_environment_trusts(tls_core: FakeCore) -> None:
+def test_certificate_from_the_environment_is_trusted(tls_core: FakeCore) -> None:
     async def twice(client: Client) -> None:
         await create(client)
         await client.check()
@@ -181,7 +181,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @pytest.mark.usefixtures("trusted")
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_core_behind_a_proxy_is_reached_through_a_tunnel(
+def test_core_behind_a_proxy_is_reached_through_a_tunnel(
     tls_core: FakeCore, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
     context = None
