@@ -246,9 +246,14 @@ def test_faults_of_another_transport_are_named() -> None:
 
 def test_all_clients_share_one_tls_context(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    made = []
+    made: list[ssl.SSLContext] = []
     make = httpx.create_ssl_context
-    monkeypatch.setattr(httpx, "create_ssl_context", lambda: made.append(make()) or made[-1])
+
+    def counted() -> ssl.SSLContext:
+        made.append(make())
+        return made[-1]
+
+    monkeypatch.setattr(httpx, "create_ssl_context", counted)
     for _ in range(3):
         Client("https://core.example", "key")
     assert len(made) <= 1  # an earlier test may have made it

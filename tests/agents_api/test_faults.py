@@ -244,7 +244,7 @@ def test_endless_error_body_is_read_up_to_a_limit() -> None:
 def test_malformed_status_line_is_named() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"SSH-2.0-OpenSSH_9.9\r\n")
+        writer.write(b"HTTP/1.1 two hundred\r\n\r\n")
         writer.close()
 
     async def main() -> None:
