@@ -15,8 +15,8 @@ from .errors import (
     StreamLost,
     TooLarge,
 )
+from .fault_policies import FaultPolicy
 from .retry import RetryPolicy
-from .taxonomy import Meaning
 from .types import Artifact, Event, Item, Session, Turn, TurnError, Usage
 
 __all__ = [
@@ -27,9 +27,9 @@ __all__ = [
     "ConnectionFailed",
     "DeadlinePassed",
     "Event",
+    "FaultPolicy",
     "InvalidResponse",
     "Item",
-    "Meaning",
     "NotACore",
     "RetryPolicy",
     "Session",

@@ -20,7 +20,7 @@ import re
 
 from pytest_core_rollouts.text import escaped
 
-from .taxonomy import CLIENT, Meaning, of_answer
+from .fault_policies import ClientFault, FaultPolicy, response_fault_policy
 
 __all__ = [
     "APIStatusError",
@@ -64,14 +64,14 @@ class AgentsAPIError(Exception):
         self.previous: AgentsAPIError | None = None
 
     @property
-    def meaning(self) -> Meaning:
-        """What follows from it."""
-        return CLIENT[type(self).__name__]
+    def policy(self) -> FaultPolicy:
+        """How to handle it: retry, new attempt, stop of the run."""
+        return ClientFault(type(self).__name__).policy
 
     @property
     def stops_run(self) -> bool:
         """Whether all other rollouts would fail in the same way, so that the run ends."""
-        return self.meaning.stops
+        return self.policy.stops
 
     def __str__(self) -> str:
         line = f"{self.method} {self.path}: {self.problem}"
@@ -121,9 +121,9 @@ class APIStatusError(AgentsAPIError):
         self.retry_after = retry_after
 
     @property
-    def meaning(self) -> Meaning:
+    def policy(self) -> FaultPolicy:
         creating = (self.method, self.path) == ("POST", "/agents/sessions")
-        return of_answer(self.status, self.code, creating=creating)
+        return response_fault_policy(self.status, self.code, creating=creating)
 
 
 class NotACore(AgentsAPIError):
@@ -141,8 +141,8 @@ class ConnectionFailed(AgentsAPIError):
     late = False
 
     @property
-    def meaning(self) -> Meaning:
-        return CLIENT["ConnectionFailed, permanent"] if self.permanent else super().meaning
+    def policy(self) -> FaultPolicy:
+        return ClientFault.CONNECTION_FAILED_FOR_GOOD.policy if self.permanent else super().policy
 
 
 class DeadlinePassed(ConnectionFailed):

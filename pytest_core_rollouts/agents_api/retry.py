@@ -22,6 +22,7 @@ from email.utils import parsedate_to_datetime
 from typing import Protocol, TypeVar
 
 from .errors import AgentsAPIError, APIStatusError, DeadlinePassed
+from .fault_policies import Retry
 
 __all__ = ["Budget", "RetryPolicy", "retry_after_seconds", "retrying", "unix_time"]
 
@@ -51,8 +52,8 @@ class RetryPolicy:
 
     def may_retry(self, fault: AgentsAPIError, tries: int) -> bool:
         """Whether the call is tried again after `fault`, which ended try number `tries` (from 1)."""
-        retry = fault.meaning.retry
-        return retry == "while patient" or (retry == "a few times" and tries < self.wrong_body_tries)
+        retry = fault.policy.retry
+        return retry is Retry.WHILE_PATIENT or (retry is Retry.A_FEW_TIMES and tries < self.wrong_body_tries)
 
     def pause(self, fault: AgentsAPIError, tries: int) -> float:
         """Return the seconds to wait after try number `tries` (from 1), at least what the server asked for.
