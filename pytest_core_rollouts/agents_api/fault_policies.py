@@ -129,6 +129,10 @@ def _each(because: str, policies: Mapping[K, FaultPolicy]) -> Mapping[K, FaultPo
     }
 
 
+def _caused_by_agent(what: str, status: Literal["failed", "timeout"] = "failed") -> FaultPolicy:
+    return FaultPolicy(what, status=status, reward=0.0, agent="yes")
+
+
 _PROVOKED = (
     "From the model's first reply on, only calls of the agent's program count, and only failures that "
     "need the server's part. An agent can provoke one from some servers (by too many requests, or by one "
@@ -220,44 +224,22 @@ CLIENT_FAULTS: Mapping[ClientFault, FaultPolicy] = _each(
 )
 
 TURN_FAULTS: Mapping[str, FaultPolicy] = {
-    "context_length_exceeded": FaultPolicy(
-        "the agent filled its context window", status="failed", reward=0.0, agent="yes"
-    ),
-    "max_output_tokens": FaultPolicy("the agent wrote more than its limit", status="failed", reward=0.0, agent="yes"),
-    "session_budget_exceeded": FaultPolicy(
-        "the agent used up its Session's budget", status="failed", reward=0.0, agent="yes"
-    ),
-    "content_filter": FaultPolicy("a policy refused what the agent wrote", status="failed", reward=0.0, agent="yes"),
-    "cyber_policy": FaultPolicy("a policy refused what the agent did", status="failed", reward=0.0, agent="yes"),
-    "policy_violation": FaultPolicy("a policy refused what the agent did", status="failed", reward=0.0, agent="yes"),
-    "refusal": FaultPolicy("the model refused", status="failed", reward=0.0, agent="yes"),
-    "outputs_rejected": FaultPolicy(
-        "the agent left outputs that can't be captured", status="failed", reward=0.0, agent="yes"
-    ),
-    "sandbox_limit_exceeded": FaultPolicy(
-        "the agent exceeded the limits of its sandbox", status="failed", reward=0.0, agent="yes"
-    ),
-    "agent_killed": FaultPolicy(
-        "a signal that neither we nor the machine sent ended it", status="failed", reward=0.0, agent="yes"
-    ),
-    "agent_exited": FaultPolicy(
-        "the agent's program failed after the model had replied", status="failed", reward=0.0, agent="yes"
-    ),
+    "context_length_exceeded": _caused_by_agent("the agent filled its context window"),
+    "max_output_tokens": _caused_by_agent("the agent wrote more than its limit"),
+    "session_budget_exceeded": _caused_by_agent("the agent used up its Session's budget"),
+    "content_filter": _caused_by_agent("a policy refused what the agent wrote"),
+    "cyber_policy": _caused_by_agent("a policy refused what the agent did"),
+    "policy_violation": _caused_by_agent("a policy refused what the agent did"),
+    "refusal": _caused_by_agent("the model refused"),
+    "outputs_rejected": _caused_by_agent("the agent left outputs that can't be captured"),
+    "sandbox_limit_exceeded": _caused_by_agent("the agent exceeded the limits of its sandbox"),
+    "agent_killed": _caused_by_agent("a signal that neither we nor the machine sent ended it"),
+    "agent_exited": _caused_by_agent("the agent's program failed after the model had replied"),
     "rate_limit_exceeded": FaultPolicy(
-        "the model is throttled",
-        attempt=True,
-        throttles=True,
-        status="failed",
-        agent="partly",
-        because=_PROVOKED,
+        "the model is throttled", attempt=True, throttles=True, status="failed", agent="partly", because=_PROVOKED
     ),
     "server_overloaded": FaultPolicy(
-        "the model is overloaded",
-        attempt=True,
-        throttles=True,
-        status="failed",
-        agent="partly",
-        because=_PROVOKED,
+        "the model is overloaded", attempt=True, throttles=True, status="failed", agent="partly", because=_PROVOKED
     ),
     "authentication_error": FaultPolicy(
         "the model's key is wrong",
@@ -275,16 +257,8 @@ TURN_FAULTS: Mapping[str, FaultPolicy] = {
         agent="partly",
         because=_KEY_IS_OURS,
     ),
-    "invalid_request": FaultPolicy(
-        "the model's server rejected the request",
-        status="failed",
-        because=_NO_AGENT_YET,
-    ),
-    "resource_not_found": FaultPolicy(
-        "the model does not exist",
-        status="failed",
-        because=_NO_AGENT_YET,
-    ),
+    "invalid_request": FaultPolicy("the model's server rejected the request", status="failed", because=_NO_AGENT_YET),
+    "resource_not_found": FaultPolicy("the model does not exist", status="failed", because=_NO_AGENT_YET),
     "executor_version_incompatible": FaultPolicy(
         "the sandbox is too old for the Core", status="failed", because="Core and sandbox are the deployment's."
     ),
@@ -292,25 +266,13 @@ TURN_FAULTS: Mapping[str, FaultPolicy] = {
         "the Session was busy", attempt=True, status="failed", because="Only we send input to the Session."
     ),
     "connection_failed": FaultPolicy(
-        "the model can't be reached",
-        attempt=True,
-        status="failed",
-        agent="partly",
-        because=_PROVOKED,
+        "the model can't be reached", attempt=True, status="failed", agent="partly", because=_PROVOKED
     ),
     "request_timeout": FaultPolicy(
-        "the model did not answer in time",
-        attempt=True,
-        status="failed",
-        agent="partly",
-        because=_PROVOKED,
+        "the model did not answer in time", attempt=True, status="failed", agent="partly", because=_PROVOKED
     ),
     "server_error": FaultPolicy(
-        "the model's server failed",
-        attempt=True,
-        status="failed",
-        agent="partly",
-        because=_PROVOKED,
+        "the model's server failed", attempt=True, status="failed", agent="partly", because=_PROVOKED
     ),
     "sandbox_error": FaultPolicy(
         "the sandbox failed",
@@ -362,12 +324,8 @@ SESSION_FAULTS: Mapping[SessionFault, FaultPolicy] = {
     SessionFault.NO_TURN_IN_TIME: FaultPolicy(
         "its sandbox was not ready", attempt=True, because="Sandboxes are made before the agent starts."
     ),
-    SessionFault.TIMEOUT: FaultPolicy(
-        "the agent took too long; its Turn is cancelled", status="timeout", reward=0.0, agent="yes"
-    ),
-    SessionFault.WAITS_FOR_FUNCTION_RESULT: FaultPolicy(
-        "the agent called a function that a rollout can't answer", status="failed", reward=0.0, agent="yes"
-    ),
+    SessionFault.TIMEOUT: _caused_by_agent("the agent took too long; its Turn is cancelled", "timeout"),
+    SessionFault.WAITS_FOR_FUNCTION_RESULT: _caused_by_agent("the agent called a function that a rollout can't answer"),
     SessionFault.WAITS_FOR_ENVIRONMENT: FaultPolicy(
         "the deployment expects the client to provide a sandbox", because="The deployment decides where sandboxes run."
     ),
@@ -395,9 +353,7 @@ LOCAL_FAULTS: Mapping[LocalFault, FaultPolicy] = _each(
                 "grader_broken."
             ),
         ),
-        LocalFault.GRADER_BROKEN: FaultPolicy(
-            "the answer broke its grader, twice", status="failed", reward=0.0, agent="yes"
-        ),
+        LocalFault.GRADER_BROKEN: _caused_by_agent("the answer broke its grader, twice"),
         LocalFault.TASK_CHANGED: FaultPolicy("a task file changed after collection"),
         LocalFault.INVALID_AGENT: FaultPolicy("the agent's settings can't be sent"),
         LocalFault.INTERNAL_ERROR: FaultPolicy(
