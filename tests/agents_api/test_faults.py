@@ -332,7 +332,7 @@ NO_CORES = {
 @pytest.mark.parametrize("fault", [pytest.param(fault, id=name) for name, fault in NO_CORES.items()])
 def test_other_server_is_not_a_core(use: Use, fault: Fault) -> None:
     with FakeCore(fault=lambda request: fault) as core:
-        error = failure(core, use, NotACore)
+        error = failure(core, use, NotACore, patience=10.0)
         assert error.stops_run
         assert f"no Agents API at {core.base_url}" in str(error)
         assert "ends in /v1" in str(error)
