@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
+from typing import TypeVar
 
-from pytest_core_rollouts.agents_api.taxonomy import ANSWERS, CLIENT, OURS, SESSION, TURN, Meaning
+from pytest_core_rollouts.agents_api.fault_policies import (
+    CLIENT_FAULTS,
+    LOCAL_FAULTS,
+    RESPONSE_FAULTS,
+    SESSION_FAULTS,
+    TURN_FAULTS,
+    FaultPolicy,
+)
+
+K = TypeVar("K")
 
 HEAD = """\
 # What follows from an error
 
 The tables are made from the code (`docs/generate_errors.py`), and the code goes by them:
-`pytest_core_rollouts/agents_api/taxonomy.py`.
+`pytest_core_rollouts/agents_api/fault_policies.py`.
 
 An error of the infrastructure is missing data: `reward` is null, never 0.
 What the agent causes is reward 0, without another attempt.
@@ -62,29 +73,30 @@ def errors_page() -> str:
     return "".join(
         (
             HEAD,
-            _table("Answers of the server", "status and code", ANSWERS),
-            _table("Calls without an answer, or with a wrong one", "fault", CLIENT),
-            _table("Failed Turns", "code", TURN),
-            _table("Sessions", "what happens", SESSION),
-            _table("On our side", "what happens", OURS),
+            _table("Answers of the server", "status and code", RESPONSE_FAULTS),
+            _table("Calls without an answer, or with a wrong one", "fault", CLIENT_FAULTS),
+            _table("Failed Turns", "code", TURN_FAULTS),
+            _table("Sessions", "what happens", SESSION_FAULTS),
+            _table("On our side", "what happens", LOCAL_FAULTS),
             OUTAGES,
         )
     )
 
 
-def _table(title: str, first: str, meanings: Mapping[str, Meaning]) -> str:
+def _table(title: str, first: str, table: Mapping[K, FaultPolicy]) -> str:
+    policies = {str(key.value if isinstance(key, Enum) else key): policy for key, policy in table.items()}
     columns = (first, "meaning", "same call", "new attempt", "run", "status", "reward", "can the agent cause it?")
     head = f"| {' | '.join(columns)} |\n{'| --- ' * len(columns)}|\n"
-    rows = "".join(_row(name, meaning) for name, meaning in meanings.items())
-    return f"## {title}\n\n{head}{rows}\n{_reasons(meanings)}\n"
+    rows = "".join(_row(name, policy) for name, policy in policies.items())
+    return f"## {title}\n\n{head}{rows}\n{_reasons(policies)}\n"
 
 
-def _reasons(meanings: Mapping[str, Meaning]) -> str:
+def _reasons(policies: Mapping[str, FaultPolicy]) -> str:
     """Why what gives no reward is missing data: a line for each reason, with the codes that it holds for."""
     codes: dict[str, list[str]] = {}
-    for name, meaning in meanings.items():
-        if meaning.reward is None:
-            codes.setdefault(meaning.because, []).append(f"`{name}`")
+    for name, policy in policies.items():
+        if policy.reward is None:
+            codes.setdefault(policy.because, []).append(f"`{name}`")
     common = max(codes, key=lambda reason: len(codes[reason]))
     rest = codes.pop(common) if len(codes[common]) > MANY else []
     lines = [f"- {', '.join(names)}: {reason}\n" for reason, names in codes.items()]
@@ -93,12 +105,12 @@ def _reasons(meanings: Mapping[str, Meaning]) -> str:
     return "Why these are missing data:\n\n" + "".join(lines)
 
 
-def _row(name: str, meaning: Meaning) -> str:
-    stops = "stops, if a second rollout met it" if meaning.needs_witness else "stops"
-    run = stops if meaning.stops else "slows down" if meaning.throttles else "goes on"
-    reward = "null" if meaning.reward is None else f"{meaning.reward:g}"
-    attempt = "yes" if meaning.attempt else "no"
-    cells = (f"`{name}`", meaning.what, meaning.retry, attempt, run, f"`{meaning.status}`", reward, meaning.agent)
+def _row(name: str, policy: FaultPolicy) -> str:
+    stops = "stops, if a second rollout met it" if policy.needs_witness else "stops"
+    run = stops if policy.stops else "slows down" if policy.throttles else "goes on"
+    reward = "null" if policy.reward is None else f"{policy.reward:g}"
+    attempt = "yes" if policy.attempt else "no"
+    cells = (f"`{name}`", policy.what, policy.retry.value, attempt, run, f"`{policy.status}`", reward, policy.agent)
     return f"| {' | '.join(cells)} |\n"
 
 

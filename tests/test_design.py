@@ -37,7 +37,9 @@ def users_of(library: str) -> set[str]:
 
 def test_pytest_is_known_above_and_httpx_in_one_place() -> None:
     assert users_of("pytest") == KNOW_PYTEST
-    assert users_of("httpx") == users_of("httpcore") == {"agents_api"}
+    assert users_of("httpx") == {"agents_api"}
+    assert users_of("httpcore") == set()
+    assert users_of("h11") == {"embedded"}
 
 
 @pytest.mark.parametrize("name", ALONE)

@@ -1,4 +1,4 @@
-"""The Agents API over HTTP: knows no pytest and no task. Importing it costs no HTTP library; making a Client does."""
+"""The Agents API over HTTP, without pytest or tasks. httpx is imported when a Client is made, not before."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .errors import (
     StreamLost,
     TooLarge,
 )
+from .fault_policies import FaultPolicy
 from .retry import RetryPolicy
-from .taxonomy import Meaning
 from .types import Artifact, Event, Item, Session, Turn, TurnError, Usage
 
 __all__ = [
@@ -27,9 +27,9 @@ __all__ = [
     "ConnectionFailed",
     "DeadlinePassed",
     "Event",
+    "FaultPolicy",
     "InvalidResponse",
     "Item",
-    "Meaning",
     "NotACore",
     "RetryPolicy",
     "Session",

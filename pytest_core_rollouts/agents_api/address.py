@@ -1,4 +1,4 @@
-"""Where the Core is, and whether a proxy stands before it."""
+"""Where the Core is, and whether requests to it go through a proxy."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ import ipaddress
 import re
 from urllib.parse import urlsplit, urlunsplit
 
-__all__ = ["is_loopback", "is_secure", "normalize_base_url", "proxy_for", "shown_proxy"]
+__all__ = ["is_loopback", "is_secure", "normalize_base_url", "proxy_for", "without_credentials"]
 
 
 def normalize_base_url(url: str) -> str:
-    """The URL that every route is appended to: no slash at its end, `/v1` where it names no path.
+    """Return the URL that every route is appended to: no slash at its end, `/v1` if it has no path.
 
-    Raises ValueError, with what to do, for anything but an http(s) URL of host, port and path.
+    Raises ValueError, with what to do, unless it is an http(s) URL of host, port and path.
     """
+    where = f"base URL {re.sub(r'//[^/@]*@', '//***@', url.strip())[:200]!r}"
     try:
         parts = urlsplit(url.strip())
     except ValueError as error:
-        raise ValueError(f"base URL {_safe(url)!r}: {error}; expected http(s)://host[:port]/v1") from None
+        raise ValueError(f"{where}: {error}; expected http(s)://host[:port]/v1") from None
     try:
         port = parts.port
     except ValueError:
-        raise ValueError(f"base URL {_safe(url)!r}: the port is no number between 0 and 65535") from None
+        raise ValueError(f"{where}: the port must be a number from 0 to 65535") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"base URL {_safe(url)!r}: expected http(s)://host[:port]/v1")
+        raise ValueError(f"{where}: expected http(s)://host[:port]/v1")
     if parts.username is not None or parts.password is not None:
-        raise ValueError(f"base URL {_safe(url)!r}: leave the credentials out; the key belongs into OPENAI_API_KEY")
+        raise ValueError(f"{where}: must not contain credentials; remove them and set the key in OPENAI_API_KEY")
     if parts.query or parts.fragment:
-        raise ValueError(f"base URL {_safe(url)!r}: leave out everything from the '?' or '#' on")
+        raise ValueError(f"{where}: must not contain a query or fragment; remove everything from the '?' or '#' on")
     if re.search(r"[\x00-\x20\x7f]", parts.netloc + parts.path):
-        raise ValueError(f"base URL {_safe(url)!r}: it holds a space or a control character")
+        raise ValueError(f"{where}: must not contain spaces or control characters")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     netloc = host if port is None else f"{host}:{port}"
     path = re.sub("/+", "/", parts.path).rstrip("/") or "/v1"
@@ -37,7 +38,7 @@ def normalize_base_url(url: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` (a name or an address, without brackets) is this very machine."""
+    """Whether `host` (a name or an address, without brackets) is this machine."""
     if host.rstrip(".").lower() == "localhost":
         return True
     try:
@@ -47,17 +48,17 @@ def is_loopback(host: str) -> bool:
 
 
 def is_secure(base_url: str) -> bool:
-    """Whether a key may go there: by https, or to this very machine."""
+    """Whether a key may be sent there: by https, or to this machine."""
     parts = urlsplit(base_url)
     return parts.scheme == "https" or is_loopback(parts.hostname or "")
 
 
 def proxy_for(base_url: str) -> str | None:
-    """URL of the proxy that the environment asks for (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY), if any.
+    """Return the URL of the proxy that HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY name for this URL, if any.
 
-    There is none for this machine itself: a proxy could not reach a Core on our loopback.
+    Requests to this machine never use one: a proxy could not reach a Core on our loopback interface.
     """
-    import urllib.request  # it imports an HTTP client
+    import urllib.request  # imports http.client, which most pytest runs don't need
 
     parts = urlsplit(base_url)
     if is_loopback(parts.hostname or "") or urllib.request.proxy_bypass(parts.netloc):
@@ -69,11 +70,7 @@ def proxy_for(base_url: str) -> str | None:
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-def shown_proxy(proxy: str) -> str:
-    """`proxy` without its credentials, for messages."""
+def without_credentials(proxy: str) -> str:
+    """`proxy` as messages may show it."""
     parts = urlsplit(proxy)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-
-
-def _safe(url: str) -> str:
-    return re.sub(r"//[^/@]*@", "//***@", url.strip())[:200]

@@ -1,4 +1,4 @@
-"""The Agents API, a method a route."""
+"""The Agents API, one method per route."""
 
 from __future__ import annotations
 
@@ -7,48 +7,57 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
 
 from .address import normalize_base_url
 from .errors import AgentsAPIError, APIStatusError, InvalidResponse, ShortRead, StreamLost, TooLarge
-from .responses import Call, Reply, checked_id, invalid, json_object, no_core, page
+from .responses import Call, Reply, checked_id, invalid, json_object, not_a_core, page
 from .retry import RetryPolicy, retrying
 from .sse import EventTooLarge, Parser, ServerSentEvent
 from .types import Artifact, Event, Item, Session, Turn
+
+if TYPE_CHECKING:
+    import httpx
 
 __all__ = ["Client"]
 
 T = TypeVar("T")
 
 SESSIONS = "/agents/sessions"
-MAX_JSON_BYTES = 64 * 1024 * 1024  # of one answer: a page of a hundred Items can be large
-PAGE_LIMIT = 100  # entries that one page may hold
-MOST_PAGES = 2_000  # of one list: a server that makes up entries for ever ends here
-MOST_RESTARTS = 5  # of one list whose entries are being deleted
+MAX_JSON_BYTES = 64 * 1024 * 1024
+"""Bytes of one answer: a page of a hundred Items can be large."""
+PAGE_LIMIT = 100
+"""Entries that the API allows on one page."""
+MAX_PAGES = 2_000
+"""Pages of one list: a server that invents entries forever is given up here."""
+MAX_RESTARTS = 5
+"""How often a list is read again from its start because the entry it had come to was deleted."""
 
 
 class Client:
-    """One rollout slot's access to a Core.
+    """Access to a Core for one rollout at a time.
 
-    Make one per slot, not one for all: it holds one connection, and one more while events are streamed, and it
-    carries the state of one rollout at a time:
+    Make one per rollout slot, not one for all. It uses one connection, and a second one while events are streamed.
+    It carries the state of the current rollout, which the owner resets before the next:
 
     `deadline`     on the policy's monotonic clock; no try goes past it (None: no deadline)
-    `waited_s`     seconds lost to faults that were retried: throttling, a server that was down
+    `waited_s`     seconds lost to faults that were retried, such as throttling or a server that was down
     `waited_for`   the last of those faults
     `request_ids`  the last X-Request-Id of each kind of call (create, session, sessions, turns, items, artifacts,
                    content, events, cancel, delete)
-    `trouble`      the fault that a call is waiting out right now, for whoever shows the state
-    `bytes_read`   of all answers so far
-    `server_ahead` seconds by which the server's clock is ahead of ours, as its last answer said; else 0
+    `trouble`      the fault because of which a call is waiting now, for progress displays
+    `bytes_read`   total size of all answers
+    `server_ahead` seconds by which the server's clock is ahead of ours, by the Date of its last answer; 0 if unknown
 
-    The owner resets them between rollouts. `retry` may be replaced at any time. A JSON answer over `max_json_bytes`
-    is not read. `proven` tells whether this server has answered others as a Core does: until it has, what is no answer
-    of a Core's means that there is none, which stops a run.
+    `retry` may be replaced at any time. A JSON answer over `max_json_bytes` is not read.
+    `proven()` says whether this server has answered another client as a Core does.
+    Until a server is proven, an answer that no Core would give means that it is not a Core, which stops a run.
+    `transport` sends the requests, by default over HTTP/1.1 and through the proxy that the environment names.
+    The client closes it.
 
-    Raises ValueError for a base URL or key that cannot work; every method raises AgentsAPIError. A cancelled call
-    ends at once.
+    Raises ValueError for a base URL or key that can't work. Every method raises AgentsAPIError.
+    A call that is cancelled ends at once.
     """
 
     def __init__(
@@ -59,8 +68,9 @@ class Client:
         retry: RetryPolicy | None = None,
         max_json_bytes: int = MAX_JSON_BYTES,
         proven: Callable[[], bool] = lambda: False,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        from .transport import Transport  # httpx costs 90 ms, and most pytest runs never make a call
+        from .transport import Transport  # imports httpx, which most pytest runs don't need
 
         self.base_url = normalize_base_url(base_url)
         self.retry = retry or RetryPolicy()
@@ -71,7 +81,8 @@ class Client:
         self.trouble: AgentsAPIError | None = None
         self.server_ahead = 0.0
         self.bytes_read = 0
-        self._transport = Transport(self.base_url, _checked_key(api_key), lambda: self.retry, max_json_bytes, proven)
+        key = _checked_key(api_key)
+        self._transport = Transport(self.base_url, key, lambda: self.retry, max_json_bytes, proven, transport)
 
     def __repr__(self) -> str:
         return f"Client({self.base_url!r})"
@@ -85,76 +96,79 @@ class Client:
         await self.aclose()
 
     async def aclose(self) -> None:
+        """Close the connections."""
         await self._transport.aclose()
 
     # Sessions
 
     async def create_session(self, body: Mapping[str, Any], *, idempotency_key: str) -> Session:
-        """Creates a Session. The same key and body give the same Session again, so every try sends the same bytes."""
+        """Create a Session. The same key and body return the same Session, so every try sends the same bytes."""
         content = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
         call = Call("create", "POST", SESSIONS, body=content, idempotency_key=idempotency_key)
         return cast(Session, await self._call(call, _resource))
 
     async def get_session(self, session_id: str) -> Session:
+        """Return the Session as it is now."""
         return cast(Session, await self._call(Call("session", "GET", _path(session_id)), _resource))
 
     async def list_sessions(self, *, limit: int = PAGE_LIMIT) -> AsyncIterator[Session]:
-        """All Sessions of the Project, newest first. `limit` is the size of a page."""
+        """Yield all Sessions of the Project, newest first. `limit` is the size of a page."""
         async for session in self._list("sessions", SESSIONS, order="desc", limit=limit):
             yield cast(Session, session)
 
     async def check(self) -> None:
-        """One small call, to learn before any other whether there is a Core and whether it takes the key."""
+        """Make one small call, to learn before all others whether there is a Core and whether it accepts the key."""
         await self._call(Call("sessions", "GET", f"{SESSIONS}?limit=1"), _page_of_resources)
 
     async def delete_session(self, session_id: str) -> None:
-        """Deletes a Session with its Artifacts. A busy one is refused: APIStatusError 409."""
+        """Delete a Session with its Artifacts. A busy one is refused: APIStatusError 409."""
         await self._call(Call("delete", "DELETE", _path(session_id)), _deletion)
 
     async def cancel(self, session_id: str) -> None:
-        """Asks for the end of the running Turn. It has ended when it reads so: completion may win the race."""
+        """Ask the Core to end the running Turn. Read the Turn to learn how it ended: it may complete first."""
         content = b'{"events":[{"type":"agent.session.input.cancel"}]}'
         await self._call(Call("cancel", "POST", _path(session_id, "events"), body=content), _acceptance)
 
-    # What a Session holds
+    # What a Session contains
 
     async def latest_turn(self, session_id: str) -> Turn | None:
-        """The newest Turn; None while the Session has none."""
+        """Return the newest Turn; None while the Session has none."""
         call = Call("turns", "GET", f"{_path(session_id, 'turns')}?order=desc&limit=1")
         data, _, _ = await self._call(call, _page_of_resources)
         return cast(Turn, data[0]) if data else None
 
     async def list_turns(self, session_id: str, *, order: str = "asc", limit: int = PAGE_LIMIT) -> AsyncIterator[Turn]:
+        """Yield all Turns, by default oldest first."""
         async for turn in self._list("turns", _path(session_id, "turns"), order=order, limit=limit):
             yield cast(Turn, turn)
 
     async def list_items(
         self, session_id: str, *, order: str = "asc", limit: int = PAGE_LIMIT
     ) -> AsyncGenerator[Item, None]:
-        """The trajectory, oldest first; Items that are in progress or incomplete too."""
+        """Yield the trajectory, by default oldest first, with Items that are in progress or incomplete."""
         async for item in self._list("items", _path(session_id, "items"), order=order, limit=limit):
             yield cast(Item, item)
 
     async def list_artifacts(
         self, session_id: str, *, order: str = "desc", limit: int = PAGE_LIMIT
     ) -> AsyncIterator[Artifact]:
-        """Files that completed Turns left, newest first."""
+        """Yield the files that completed Turns left, by default newest first."""
         async for artifact in self._list("artifacts", _path(session_id, "artifacts"), order=order, limit=limit):
             yield cast(Artifact, artifact)
 
     async def artifact_content(self, session_id: str, artifact: Artifact, *, max_bytes: int) -> bytes:
-        """The bytes of an Artifact, exactly as many as its `size_bytes`.
+        """Return the bytes of an Artifact, exactly as many as its `size_bytes`.
 
-        Raises TooLarge over `max_bytes`: without a request where `size_bytes` says so already. Raises ShortRead where
-        the length still differs after retries; a download that goes on beyond `size_bytes` is given up there.
+        Raises TooLarge over `max_bytes`, without a request if `size_bytes` already says so.
+        Raises ShortRead if the length still differs after retries; nothing beyond `size_bytes` is read.
         """
         path = f"{_path(session_id, 'artifacts', artifact['id'])}/content"
-        told = artifact.get("size_bytes")
-        size = told if isinstance(told, int) else None
-        if size is not None and size > max_bytes:
-            raise TooLarge(f"the Artifact has {size} bytes, at most {max_bytes} are read", method="GET", path=path)
-        cap = max_bytes if size is None else max(0, size)
-        call = Call("content", "GET", path, accept="application/octet-stream", max_bytes=cap)
+        stated = artifact.get("size_bytes")
+        size = stated if isinstance(stated, int) else None
+        limit = max_bytes if size is None else max(0, size)
+        call = Call("content", "GET", path, accept="application/octet-stream", max_bytes=limit)
+        if limit > max_bytes:
+            raise call.fault(TooLarge, f"the Artifact has {size} bytes; at most {max_bytes} are read")
 
         async def attempt() -> bytes:
             try:
@@ -162,19 +176,22 @@ class Client:
             except TooLarge as fault:
                 if size is None:
                     raise
-                raise _other_length(call, size, "more", fault.request_id) from None
+                problem = f"the Artifact has {size} bytes, but the download had more"
+                raise call.fault(ShortRead, problem, fault.request_id) from None
             if size is not None and len(reply.body) != size:
-                raise _other_length(call, size, str(len(reply.body)), reply.request_id)
+                problem = f"the Artifact has {size} bytes, but the download had {len(reply.body)}"
+                raise call.fault(ShortRead, problem, reply.request_id)
             return reply.body
 
         return await retrying(self.retry, self, attempt)
 
     async def events(self, session_id: str, opened: Callable[[], None] = lambda: None) -> AsyncGenerator[Event, None]:
-        """Live events, from now on, until the server ends the stream; close it with `contextlib.aclosing`.
+        """Yield live events, from now on, until the server ends the stream; close it with `contextlib.aclosing`.
 
-        `opened` is called once the stream is there: what happens from then on is on it. It is tried once, for it only
-        wakes its reader up, while the Turn list tells the truth. Raises StreamLost when the stream breaks off, makes no
-        sense, or has no whole line for the policy's `stream_silence`.
+        `opened` is called when the stream is open: everything that happens later is on it.
+        It is tried once, because the stream only tells its reader when to look; the Turn list has the facts.
+        Raises StreamLost if the stream breaks off, is malformed, or has no complete line for the policy's
+        `stream_silence`.
         """
         call = Call("events", "GET", _path(session_id, "events"), accept="text/event-stream")
         parser = Parser()
@@ -182,25 +199,25 @@ class Client:
             if request_id is not None:
                 self.request_ids[call.name] = request_id
             opened()
-            lines, alive = 0, self.retry.clock()
+            lines, last_line_at = 0, self.retry.clock()
             async for chunk in chunks:
                 try:
                     events = parser.feed(chunk)
                 except EventTooLarge as error:
-                    raise StreamLost(str(error), method=call.method, path=call.path) from None
+                    raise call.fault(StreamLost, str(error)) from None
                 for event in events:
                     yield _event(call, event)
                 now = self.retry.clock()
                 if parser.lines > lines:
-                    lines, alive = parser.lines, now
-                elif now - alive > self.retry.stream_silence:
-                    problem = f"no whole line came over the event stream for {now - alive:.0f} s"
-                    raise StreamLost(problem, method=call.method, path=call.path)
+                    lines, last_line_at = parser.lines, now
+                elif now - last_line_at > self.retry.stream_silence:
+                    problem = f"no complete line on the event stream for {now - last_line_at:.0f} s"
+                    raise call.fault(StreamLost, problem)
 
     # How a call is made
 
     async def _call(self, call: Call, read: Callable[[Call, Reply], T]) -> T:
-        """Sends `call` until it succeeds, as the policy allows, and reads its answer with `read`."""
+        """Send `call` until it succeeds, as the policy allows, and read its answer with `read`."""
 
         async def attempt() -> T:
             reply = await self._send(call)
@@ -210,7 +227,7 @@ class Client:
             value = await retrying(self.retry, self, attempt)
         except InvalidResponse as fault:
             if call.is_collection and not self._transport.is_proven:
-                raise no_core(call, self.base_url, fault.problem, fault.request_id) from None
+                raise not_a_core(call, self.base_url, fault.problem, fault.request_id) from None
             raise
         self._transport.has_answered = True
         return value
@@ -229,27 +246,27 @@ class Client:
         return reply
 
     async def _list(self, name: str, path: str, *, order: str, limit: int) -> AsyncIterator[dict[str, Any]]:
-        """Every entry once, over all pages, however entries come and go meanwhile."""
+        """Yield every entry once, over all pages, even if entries come and go meanwhile."""
         read = page if name == "items" else _page_of_resources
         query = f"?order={order}&limit={max(1, min(limit, PAGE_LIMIT))}"
         seen: set[str] = set()
         cursors: set[str] = set()
         after = ""
         restarts = 0
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             call = Call(name, "GET", path + query + after)
             try:
                 data, has_more, last_id = await self._call(call, read)
             except APIStatusError as fault:
-                # The entry that we had come to was deleted (Sessions are, by other runs too): begin again.
-                if not after or fault.status not in (400, 404) or restarts == MOST_RESTARTS:
+                # The entry that we had come to was deleted (other runs delete Sessions too): start again.
+                if not after or fault.status not in (400, 404) or restarts == MAX_RESTARTS:
                     raise
                 after, restarts = "", restarts + 1
                 cursors.clear()
                 continue
             for entry in data:
                 entry_id = entry.get("id")
-                if entry_id is None:  # an old message: it has none, so it cannot be told from its repeat
+                if entry_id is None:  # an old message, which can't be recognized if it is listed again
                     yield entry
                 elif entry_id not in seen:
                     seen.add(entry_id)
@@ -257,10 +274,11 @@ class Client:
             if not has_more:
                 return
             if last_id is None or last_id in cursors:
-                raise _stuck(call, f"the list says that there is more after {last_id!r}, but does not go on")
+                problem = f"the list has more entries after {last_id!r}, but does not go on"
+                raise call.fault(InvalidResponse, problem)
             cursors.add(last_id)
             after = f"&after={quote(last_id, safe='')}"
-        raise _stuck(call, f"the list has no end within {MOST_PAGES} pages")
+        raise call.fault(InvalidResponse, f"the list has no end within {MAX_PAGES} pages")
 
 
 def _path(*parts: str) -> str:
@@ -282,7 +300,7 @@ def _page_of_resources(call: Call, reply: Reply) -> tuple[list[dict[str, Any]], 
 
 def _deletion(call: Call, reply: Reply) -> None:
     if json_object(call, reply).get("deleted") is not True:
-        invalid(call, reply, "`deleted` is not true")
+        invalid(call, reply, '"deleted" is not true')
 
 
 def _acceptance(call: Call, reply: Reply) -> None:
@@ -296,25 +314,16 @@ def _event(call: Call, event: ServerSentEvent) -> Event:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict) or not isinstance(value.setdefault("type", event.event), str):
-        raise StreamLost("the event stream holds an event that is no JSON object", method=call.method, path=call.path)
+        raise call.fault(StreamLost, "an event of the stream is not a JSON object")
     return cast(Event, value)
-
-
-def _other_length(call: Call, size: int, had: str, request_id: str | None) -> ShortRead:
-    problem = f"the Artifact has {size} bytes, the download had {had}"
-    return ShortRead(problem, method=call.method, path=call.path, request_id=request_id)
-
-
-def _stuck(call: Call, problem: str) -> InvalidResponse:
-    return InvalidResponse(problem, method=call.method, path=call.path)
 
 
 def _checked_key(api_key: str) -> str:
     key = api_key.strip()
     if not key:
-        raise ValueError("the API key is empty: set OPENAI_API_KEY")
+        raise ValueError("the API key is empty; set OPENAI_API_KEY")
     if not (key.isascii() and key.isprintable() and " " not in key):
         raise ValueError(
-            "the API key holds a space, a control character or a letter outside ASCII: check OPENAI_API_KEY"
+            "the API key contains a space, a control character or a character outside ASCII; check OPENAI_API_KEY"
         )
     return key

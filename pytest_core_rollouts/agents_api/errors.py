@@ -1,17 +1,17 @@
 """What can go wrong between us and a Core.
 
     AgentsAPIError            any of these; str() is one line: what failed, where, why, and what to do
-    ├── APIStatusError        the server answered with an error status (or with a redirect, never followed)
-    ├── NotACore              the server answers, but serves no Agents API
+    ├── APIStatusError        the server answered with an error status (or with a redirect, which is never followed)
+    ├── NotACore              the server answers, but does not serve the Agents API
     ├── ConnectionFailed      no complete answer: refused, reset, timed out, cut off
     │   └── DeadlinePassed    the call was given up, or never sent, because the client's deadline has passed
     ├── InvalidResponse       a success whose body is not what the API promises
-    ├── ShortRead             an Artifact's bytes are not as many as its `size_bytes`
-    ├── TooLarge              a body over its cap; it was not read to its end
-    └── StreamLost            the event stream broke off or fell silent
+    ├── ShortRead             an Artifact has more or fewer bytes than its `size_bytes`
+    ├── TooLarge              a body over its limit, which was not read to its end
+    └── StreamLost            the event stream broke off or was silent for too long
 
-Text that a server wrote is shortened and its control characters are escaped before it enters a message. The key
-appears in no message: it is cut out where a server repeats it.
+In messages, text from a server is shortened, its control characters are escaped, and the key is replaced if a server
+repeats it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import re
 
 from pytest_core_rollouts.text import escaped
 
-from .taxonomy import CLIENT, Meaning, of_answer
+from .fault_policies import ClientFault, FaultPolicy, response_fault_policy
 
 __all__ = [
     "APIStatusError",
@@ -39,9 +39,9 @@ __all__ = [
 class AgentsAPIError(Exception):
     """A call to the Core failed.
 
-    `method` and `path` name the call (the path without the base URL), `request_id` is the server's name for it, if
-    one came back. `tries` and `elapsed_s` say how often and for how long it was tried; `earlier` is the fault before
-    it, where the time ran out on the tries that followed that one.
+    `method` and `path` name the call (the path without the base URL); `request_id` is the server's id of it, if known.
+    `tries` and `elapsed_s` say how often and for how long it was tried.
+    `previous` is the fault of the try before, if the deadline passed while the call was tried again because of it.
     """
 
     def __init__(
@@ -61,24 +61,24 @@ class AgentsAPIError(Exception):
         self.advice = advice
         self.tries = 1
         self.elapsed_s = 0.0
-        self.earlier: AgentsAPIError | None = None
+        self.previous: AgentsAPIError | None = None
 
     @property
-    def meaning(self) -> Meaning:
-        """What follows from it."""
-        return CLIENT[type(self).__name__]
+    def policy(self) -> FaultPolicy:
+        """How to handle it: retry, new attempt, stop of the run."""
+        return ClientFault(type(self).__name__).policy
 
     @property
     def stops_run(self) -> bool:
-        """Whether every other rollout would fail in the same way, so that going on makes no sense."""
-        return self.meaning.stops
+        """Whether all other rollouts would fail in the same way, so that the run ends."""
+        return self.policy.stops
 
     def __str__(self) -> str:
         line = f"{self.method} {self.path}: {self.problem}"
         if self.tries > 1:
             line += f" (gave up after {self.tries} tries in {self.elapsed_s:.1f} s)"
-        if self.earlier is not None:
-            line += f" (before that: {self.earlier.problem})"
+        if self.previous is not None:
+            line += f" (before that: {self.previous.problem})"
         if self.request_id:
             line += f" [request id {self.request_id}]"
         if self.advice:
@@ -87,10 +87,10 @@ class AgentsAPIError(Exception):
 
 
 class APIStatusError(AgentsAPIError):
-    """The server answered with status 300 or above.
+    """The server answered with an error status or a redirect.
 
-    `code`, `param` and `message` come from the API's error body and are None or "" where it had none.
-    `retry_after` is the server's wish in seconds, if it sent one.
+    `code`, `param` and `message` come from the API's error body; they are None or "" if it had none.
+    `retry_after` is what the server asked for in seconds, if it did.
     """
 
     def __init__(
@@ -121,28 +121,28 @@ class APIStatusError(AgentsAPIError):
         self.retry_after = retry_after
 
     @property
-    def meaning(self) -> Meaning:
+    def policy(self) -> FaultPolicy:
         creating = (self.method, self.path) == ("POST", "/agents/sessions")
-        return of_answer(self.status, self.code, creating=creating)
+        return response_fault_policy(self.status, self.code, creating=creating)
 
 
 class NotACore(AgentsAPIError):
-    """The server answers, but serves no Agents API."""
+    """The server answers, but does not serve the Agents API."""
 
 
 class ConnectionFailed(AgentsAPIError):
-    """No complete answer came: refused, reset, timed out, cut off.
+    """There was no complete answer: refused, reset, timed out, cut off.
 
-    `permanent` where another try cannot help: a certificate that is not trusted, a server that is gone for good.
-    `late` where a server was there and did not answer in time.
+    `permanent`: another try can't help, because the certificate is not trusted or the server's process has ended.
+    `late`: the server accepted the connection, but did not answer in time.
     """
 
     permanent = False
     late = False
 
     @property
-    def meaning(self) -> Meaning:
-        return CLIENT["ConnectionFailed, permanent"] if self.permanent else super().meaning
+    def policy(self) -> FaultPolicy:
+        return ClientFault.CONNECTION_FAILED_FOR_GOOD.policy if self.permanent else super().policy
 
 
 class DeadlinePassed(ConnectionFailed):
@@ -150,23 +150,23 @@ class DeadlinePassed(ConnectionFailed):
 
 
 class InvalidResponse(AgentsAPIError):
-    """A success whose body is not what the API promises: no JSON, or JSON of another shape."""
+    """A success whose body is not what the API promises: not JSON, or JSON of another shape."""
 
 
 class ShortRead(AgentsAPIError):
-    """An Artifact's bytes are not as many as its `size_bytes`, mostly fewer: never grade them."""
+    """An Artifact has more or fewer bytes than its `size_bytes`: never grade them."""
 
 
 class TooLarge(AgentsAPIError):
-    """A body over its cap. It was not read to its end."""
+    """A body over its limit. It was not read to its end."""
 
 
 class StreamLost(AgentsAPIError):
-    """The event stream broke off or fell silent; the Turn list still tells the truth."""
+    """The event stream broke off or was silent for too long; the Turn list still has the facts."""
 
 
 def printable(text: str, limit: int = 300) -> str:
-    """`text` on one line, safe for a terminal: at most `limit` characters, nothing that moves a cursor."""
+    """Return `text` on one line, safe for a terminal: at most `limit` characters, control characters escaped."""
     clipped = text[: limit + 1]
     if len(clipped) > limit:
         clipped = clipped[: limit - 1] + "…"

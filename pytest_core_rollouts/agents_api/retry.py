@@ -1,13 +1,13 @@
 """When a call is tried again, and how long to wait before that: the whole policy, in one place.
 
 Every call of this client can be repeated: reads change nothing, a create carries its idempotency key, a cancel and a
-delete are idempotent. What differs is the fault, and the taxonomy says of each whether it is tried again:
+delete are idempotent. Whether it is repeated depends on the fault (`Retry` in `fault_policies`):
 
-    while patient   no answer (refused, reset, timed out, cut off), 408, 429, 5xx: until `patience` runs out
-    a few times     a success with a wrong body (no JSON, too few bytes): `wrong_body_tries` times in all
-    never           any other status, a body over its cap, a server that is no Core
+    while patient   no answer (refused, reset, timed out, cut off), 408, 429, 5xx: until `patience` has passed
+    a few times     a success with a wrong body (not JSON, too few bytes): `wrong_body_tries` times in all
+    never           any other status, a body over its limit, a server that is not a Core
 
-No try starts past the deadline that the client was given.
+No try starts after the client's deadline.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from email.utils import parsedate_to_datetime
 from typing import Protocol, TypeVar
 
 from .errors import AgentsAPIError, APIStatusError, DeadlinePassed
+from .fault_policies import Retry
 
 __all__ = ["Budget", "RetryPolicy", "retry_after_seconds", "retrying", "unix_time"]
 
@@ -32,31 +33,33 @@ T = TypeVar("T")
 class RetryPolicy:
     """How patient a client is. All times are in seconds.
 
-    `sleep`, `clock` (monotonic) and `chance` (uniform in [0, 1)) are there to be replaced in tests.
+    Tests replace `sleep`, `clock` (monotonic) and `chance` (uniform in [0, 1)).
     """
 
     patience: float = 120.0  # after a call's first fault, how long further tries may start
     first_pause: float = 0.5  # doubles with every fault of the call ...
     longest_pause: float = 15.0  # ... up to this
-    longest_retry_after: float = 60.0  # a server that asks for more is asked again after this
+    longest_retry_after: float = 60.0  # if a server asks for a longer pause, it gets this one
     wrong_body_tries: int = 4
     connect_timeout: float = 10.0
     read_timeout: float = 60.0  # between two reads, and between two writes
     try_timeout: float = 180.0  # one whole try, body included: a server that sends a byte now and then ends here
-    stream_silence: float = 45.0  # an event stream without a line for so long is dead (keepalives come every 15 s)
-    refused_is_final: bool = False  # whether a server that refuses connections is gone for good
+    stream_silence: float = 45.0  # an event stream without a line for this long is dead (keepalives: every 15 s)
+    refused_is_final: bool = False  # whether a server that refuses connections won't come back
     sleep: Callable[[float], Awaitable[None]] = field(default=asyncio.sleep, repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     chance: Callable[[], float] = field(default=random.random, repr=False)
 
     def may_retry(self, fault: AgentsAPIError, tries: int) -> bool:
-        """Whether `fault`, which ended try number `tries` (from 1), is worth another one."""
-        retry = fault.meaning.retry
-        return retry == "while patient" or (retry == "a few times" and tries < self.wrong_body_tries)
+        """Whether the call is tried again after `fault`, which ended try number `tries` (from 1)."""
+        retry = fault.policy.retry
+        return retry is Retry.WHILE_PATIENT or (retry is Retry.A_FEW_TIMES and tries < self.wrong_body_tries)
 
     def pause(self, fault: AgentsAPIError, tries: int) -> float:
-        """Seconds to wait after try number `tries` (from 1): at least what the server asked for, and never in step
-        with the other clients that it turned away at the same time."""
+        """Return the seconds to wait after try number `tries` (from 1), at least what the server asked for.
+
+        A random part keeps clients that were refused at the same time from coming back at the same time.
+        """
         asked = fault.retry_after if isinstance(fault, APIStatusError) else None
         if asked is not None:
             asked = min(asked, self.longest_retry_after)
@@ -66,7 +69,7 @@ class RetryPolicy:
 
 
 class Budget(Protocol):
-    """What `retrying` reads and writes of its client."""
+    """The attributes of a client that `retrying` reads and writes."""
 
     deadline: float | None
     waited_s: float
@@ -75,14 +78,14 @@ class Budget(Protocol):
 
 
 async def retrying(policy: RetryPolicy, budget: Budget, attempt: Callable[[], Awaitable[T]]) -> T:
-    """Calls `attempt` until it returns, or until its fault is final: then that fault is raised.
+    """Call `attempt` until it returns. Raises its fault if it may not be tried again.
 
-    `budget.waited_s` grows by the time lost to faults (the failed tries and the pauses after them), `budget.waited_for`
-    is the last of those faults, and `budget.trouble` the one that is being waited out.
+    The time lost to faults (failed tries and the pauses after them) is added to `budget.waited_s`.
+    `budget.waited_for` is the last of those faults; `budget.trouble` is set during the pause after it.
     """
     started = policy.clock()
     first_fault: float | None = None
-    earlier: AgentsAPIError | None = None
+    previous: AgentsAPIError | None = None
     tries = 0
     try:
         while True:
@@ -94,10 +97,10 @@ async def retrying(policy: RetryPolicy, budget: Budget, attempt: Callable[[], Aw
                 now = policy.clock()
                 fault.tries, fault.elapsed_s = tries, now - started
                 if isinstance(fault, DeadlinePassed):
-                    fault.earlier = earlier  # why there was no time left
+                    fault.previous = previous  # it used up the time
                 if not policy.may_retry(fault, tries):
                     raise
-                earlier = budget.waited_for = fault
+                previous = budget.waited_for = fault
                 budget.waited_s += now - began
                 first_fault = now if first_fault is None else first_fault
                 pause = policy.pause(fault, tries)
@@ -112,10 +115,9 @@ async def retrying(policy: RetryPolicy, budget: Budget, attempt: Callable[[], Aw
 
 
 def retry_after_seconds(value: str | None, server_date: str | None, now: float) -> float | None:
-    """Seconds that a Retry-After header asks for, or None where it says nothing usable.
+    """Return the seconds that a Retry-After header asks for; None if there is none or it is invalid.
 
-    A date is taken relative to the server's own Date header, where there is one: its clock need not be ours. `now`
-    is Unix time.
+    A date is compared with the server's own Date header if there is one, because clocks differ. `now` is Unix time.
     """
     if value is None:
         return None
@@ -129,7 +131,7 @@ def retry_after_seconds(value: str | None, server_date: str | None, now: float) 
 
 
 def unix_time(date: str) -> float | None:
-    """The date of an HTTP header; None where it is none."""
+    """Return the Unix time of a date in an HTTP header; None if it is invalid."""
     try:
         return parsedate_to_datetime(date).timestamp()
     except (ValueError, TypeError, OverflowError):

@@ -10,7 +10,7 @@ __all__ = ["EventTooLarge", "Parser", "ServerSentEvent"]
 
 
 class EventTooLarge(ValueError):
-    """One event is larger than the parser may hold."""
+    """One event is larger than the parser's limit."""
 
 
 class ServerSentEvent(NamedTuple):
@@ -20,14 +20,15 @@ class ServerSentEvent(NamedTuple):
 
 @dataclass
 class Parser:
-    """Parses a stream by the HTML standard, however it is cut into chunks.
+    """Parses a stream by the HTML standard, wherever it is cut into chunks.
 
-    Lines end in LF, CR or CRLF; a BOM at the start is dropped; bytes that are no UTF-8 become U+FFFD; several
-    `data` lines join with LF; an event without data is none. An event may hold `limit` characters.
+    Lines end in LF, CR or CRLF. A BOM at the start is dropped. Bytes that are not UTF-8 become U+FFFD.
+    Several `data` lines are joined with LF. An event without data is ignored.
+    An event may have `limit` characters.
     """
 
     limit: int = 16 * 1024 * 1024
-    lines: int = 0  # whole lines so far, comments too: any of them is a sign of life
+    lines: int = 0  # complete lines so far, with comments: any line shows that the stream is alive
 
     def __post_init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -39,19 +40,19 @@ class Parser:
         self._partial_size = self._data_size = 0
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """The events that `chunk` completes. Raises EventTooLarge."""
+        """Return the events that `chunk` completes. Raises EventTooLarge."""
         text = self._decoder.decode(chunk)
         if self._at_start and text:
             self._at_start = False
             text = text.removeprefix("\ufeff")
         if self._skip_lf and text:
-            # The CR that ended the last chunk ended its line too: an LF now is the rest of that line's end.
+            # The last chunk ended with CR, which ended its line: an LF now belongs to the same line end.
             self._skip_lf = False
             text = text.removeprefix("\n")
         self._skip_lf = self._skip_lf or text.endswith("\r")
-        *whole, rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        *complete, rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         events = []
-        for part in whole:
+        for part in complete:
             line = "".join((*self._partial, part)) if self._partial else part
             self._partial, self._partial_size = [], 0
             event = self._line(line)
@@ -61,7 +62,7 @@ class Parser:
             self._partial.append(rest)
             self._partial_size += len(rest)
         if self._data_size + self._partial_size > self.limit:
-            raise EventTooLarge(f"one event of the stream is over {self.limit} characters")
+            raise EventTooLarge(f"an event of the stream has more than {self.limit} characters")
         return events
 
     def _line(self, line: str) -> ServerSentEvent | None:

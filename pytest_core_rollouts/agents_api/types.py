@@ -1,7 +1,7 @@
-"""The wire's shapes, as far as we read them. Values are the parsed JSON, kept exactly as it was returned.
+"""The API's objects, as far as they are read here. Values are the parsed JSON, exactly as it was returned.
 
-The client checks that an id is a string and a list a list; every other field may lack or be null, and more may be
-there. Times are Unix seconds.
+The client checks that ids are strings and lists are lists. Any other field may be missing or null, and there may be
+more fields. Times are Unix seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class _Identified(TypedDict):
 
 
 class Usage(TypedDict, total=False):
-    """Tokens of a Session or a Turn. Where the whole object is null, usage is unknown, never zero."""
+    """Tokens of a Session or a Turn. If the whole object is null, usage is unknown, not zero."""
 
     input_tokens: int
     input_tokens_details: dict[str, Any]
@@ -31,7 +31,7 @@ class TurnError(TypedDict, total=False):
 
 
 class Session(_Identified, total=False):
-    """`status`: idle, in_progress, requires_action or failed. A Session whose sandbox is being made reads idle."""
+    """`status`: idle, in_progress, requires_action or failed. It is idle while its sandbox is created."""
 
     object: str
     status: str
@@ -73,7 +73,7 @@ class Artifact(_Identified, total=False):
 
 
 class Item(TypedDict, total=False):
-    """One step of the trajectory. Beside these, each `type` has fields of its own. `id` is null for old messages."""
+    """One step of the trajectory. Each `type` has further fields. `id` is null for old messages."""
 
     id: str | None
     type: str
@@ -88,7 +88,7 @@ class _Typed(TypedDict):
 
 
 class Event(_Typed, total=False):
-    """One event of the live stream, such as `agent.session.turn.completed`. Type `error` means a broken stream."""
+    """One event of the live stream, such as `agent.session.turn.completed`. Type `error`: the stream broke."""
 
     event_id: str
     session_id: str

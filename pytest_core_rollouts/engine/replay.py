@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_core_rollouts.agents_api.taxonomy import OURS
+from pytest_core_rollouts.agents_api.fault_policies import LocalFault
 from pytest_core_rollouts.grading import TEXT_LIMIT, Answer, Grade, read_answer
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
 from pytest_core_rollouts.records import RecordsError, RolloutRecord, check_lasting, effective, read_located, record_at
@@ -158,8 +158,8 @@ class Replayer:
                 outputs = self.keep_files(rollout, source.attempt, answer.artifacts)
             grade = await self._grade(answer, rollout)
         except GraderFailed as failure:
-            meaning = OURS[failure.code]
-            record = replace(record, status=meaning.status, reward=meaning.reward, error=str(failure))
+            policy = LocalFault(failure.code).policy
+            record = replace(record, status=policy.status, reward=policy.reward, error=str(failure))
             return replace(record, reasons=(), notes=notes, outputs=outputs)
         except RecordsError as failure:
             return replace(record, status="error", reward=None, error=str(failure), reasons=(), notes=notes)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from pytest_core_rollouts.agents_api.taxonomy import of_turn
+from pytest_core_rollouts.agents_api.fault_policies import turn_fault_policy
 from pytest_core_rollouts.records import RolloutRecord
 from pytest_core_rollouts.report.cells import p_is
 from pytest_core_rollouts.results.significance import LEVEL, fisher, holm
@@ -26,7 +26,7 @@ _SHOWN = 3
 def is_unexplained(row: RolloutRecord) -> bool:
     """Whether its Turn failed, and by its code that may be the agent's doing or not."""
     found = _CODE.match(row.error or "")
-    return row.status == "failed" and found is not None and of_turn(found[1]).reward is None
+    return row.status == "failed" and found is not None and turn_fault_policy(found[1]).reward is None
 
 
 def failed_turn_warnings(agents: Mapping[str, Iterable[TaskScore]]) -> list[str]:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, Meaning
+from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, FaultPolicy
 from pytest_core_rollouts.agents_api.errors import printable
-from pytest_core_rollouts.agents_api.taxonomy import OURS, SESSION
+from pytest_core_rollouts.agents_api.fault_policies import LocalFault, SessionFault
 from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
 from pytest_core_rollouts.records import RolloutRecord, Status
@@ -160,10 +160,10 @@ class _End:
     """Whether an attempt of an earlier process had this one's key, and its Session is deleted."""
 
     @classmethod
-    def by(cls, meaning: Meaning, error: str, **more: Any) -> _End:
-        """As the taxonomy says."""
-        fatal = printable(error, 1000) if meaning.stops and not meaning.needs_witness else None
-        return cls(meaning.status, meaning.reward, error, meaning.attempt, fatal, **more)
+    def by(cls, policy: FaultPolicy, error: str, **more: Any) -> _End:
+        """End the attempt as the policy says."""
+        fatal = printable(error, 1000) if policy.stops and not policy.needs_witness else None
+        return cls(policy.status, policy.reward, error, policy.attempt, fatal, **more)
 
 
 class _Attempt:
@@ -239,23 +239,23 @@ class _Attempt:
         try:
             return await self._lived()
         except Fault as fault:
-            meaning, ending = fault.meaning, self._pressed(fault.meaning, str(fault))
+            policy, ending = fault.policy, self._pressed(fault.policy, str(fault))
         except GraderFailed as failure:
-            return _End.by(OURS[failure.code], str(failure))
+            return _End.by(LocalFault(failure.code).policy, str(failure))
         except Stopped:
-            return _End.by(OURS["interrupted"], INTERRUPTED)
+            return _End.by(LocalFault.INTERRUPTED.policy, INTERRUPTED)
         except AgentsAPIError as error:
             taken = isinstance(error, APIStatusError) and error.code == "idempotency_conflict"
-            return _End.by(error.meaning, str(error), taken=taken and self.progress.session_id is None)
+            return _End.by(error.policy, str(error), taken=taken and self.progress.session_id is None)
         except TaskError as error:
-            return _End.by(OURS["task"], str(error))
+            return _End.by(LocalFault.TASK_CHANGED.policy, str(error))
         except MatrixError as error:
-            return _End.by(OURS["agent"], str(error))
+            return _End.by(LocalFault.INVALID_AGENT.policy, str(error))
         except Exception as error:  # noqa: BLE001 - one rollout's oddity must not end the others; it is in its record
-            return _End.by(OURS["internal error"], f"internal error: {_located(error)}")
+            return _End.by(LocalFault.INTERNAL_ERROR.policy, f"internal error: {_located(error)}")
         await self._read_items()
         witnesses, rollout = self.runner.witnesses, self.progress.rollout
-        if meaning.needs_witness and await self._is_witness() and witnesses.confirm(meaning, rollout):
+        if policy.needs_witness and await self._is_witness() and witnesses.confirm(policy, rollout):
             return replace(ending, fatal=printable(str(ending.error), 1000))
         return ending
 
@@ -270,17 +270,17 @@ class _Attempt:
                 return False
         return items is not None and not used_a_tool(items)
 
-    def _pressed(self, meaning: Meaning, error: str) -> _End:
+    def _pressed(self, policy: FaultPolicy, error: str) -> _End:
         """The end by a fault of the Turn or the Session; a throttled Turn slows down what follows."""
         setting = self.progress.rollout.failed_turns
-        if meaning.unexplained and setting is not None:
+        if policy.unexplained and setting is not None:
             counted = "missing" if setting == "missing" else "reward 0"
             note = f"the Core does not say why the Turn failed; counted as {counted} (--rollout-failed-turns)"
             self.progress.notes.append(note)
             if setting == "zero":
-                meaning = replace(meaning, reward=0.0, attempt=False)
-        pause = self.runner.pressure.throttled(self.progress.start) if meaning.throttles else 0.0
-        return _End.by(meaning, error, pause=pause)
+                policy = replace(policy, reward=0.0, attempt=False)
+        pause = self.runner.pressure.throttled(self.progress.start) if policy.throttles else 0.0
+        return _End.by(policy, error, pause=pause)
 
     async def _lived(self) -> _End:
         self.progress.session_id = await self._create()
@@ -291,8 +291,8 @@ class _Attempt:
         self._allow(self.runner.limits.fetch)
         if how == "timeout":
             await self._read_items()
-            meaning = SESSION["in progress at the limit"]
-            return _End(meaning.status, meaning.reward)
+            policy = SessionFault.TIMEOUT.policy
+            return _End(policy.status, policy.reward)
         await self._fetch(self.progress.session_id)
         await self._read_items()
         self.progress.fetched = time.monotonic()

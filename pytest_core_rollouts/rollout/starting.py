@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, DeadlinePassed
-from pytest_core_rollouts.agents_api.taxonomy import OURS
+from pytest_core_rollouts.agents_api.fault_policies import LocalFault, Retry
 from pytest_core_rollouts.rollout.pressure import Pressure
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.rollout.waiting import Fault
@@ -34,7 +34,7 @@ async def go_ahead(pressure: Pressure, stop: Stop, *, pause: float, halted: Call
     until = time.monotonic() + pause
     while True:
         if (reason := halted()) is not None:
-            raise Fault(f"no further attempt: {reason}", OURS["no further attempt"])
+            raise Fault(f"no further attempt: {reason}", LocalFault.NO_FURTHER_ATTEMPT.policy)
         left = until - time.monotonic()
         if left <= 0 and pressure.admits_attempt():
             return
@@ -70,13 +70,15 @@ class Creation:
                 create = self.client.create_session(body, idempotency_key=key)
                 session = await self.stop.unless_stopped(create, self.grace)
             except AgentsAPIError as error:
-                if others or not (error.meaning.retry == "while patient" or isinstance(error, DeadlinePassed)):
+                if others or not (error.policy.retry is Retry.WHILE_PATIENT or isinstance(error, DeadlinePassed)):
                     raise
                 if (reason := self.halted()) is not None:
-                    raise Fault(f"no Session was made: {error}; {reason}", OURS["no further attempt"]) from None
+                    raise Fault(
+                        f"no Session was made: {error}; {reason}", LocalFault.NO_FURTHER_ATTEMPT.policy
+                    ) from None
                 if time.monotonic() - began > self.outage:
                     text = f"the Core made no Session for {self.outage:.0f} s: {error}"
-                    raise Fault(text, OURS["no Session for an hour"]) from None
+                    raise Fault(text, LocalFault.NO_SESSION_FOR_AN_HOUR.policy) from None
                 others = self.pressure.made_since(began) or await self._answers(error)
             else:
                 self.pressure.made()

@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, Meaning
-from pytest_core_rollouts.agents_api.taxonomy import SESSION, of_turn
+from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, FaultPolicy
+from pytest_core_rollouts.agents_api.fault_policies import SessionFault, turn_fault_policy
 from pytest_core_rollouts.rollout.pulse import Pulse
 from pytest_core_rollouts.rollout.stopping import Stopped
 
@@ -30,11 +30,11 @@ SESSION_STATES = frozenset({"idle", "in_progress", "requires_action", "failed"})
 
 
 class Fault(Exception):
-    """The attempt ended without an answer; `meaning` says what follows."""
+    """The attempt ended without an answer; `policy` says what follows."""
 
-    def __init__(self, message: str, meaning: Meaning) -> None:
+    def __init__(self, message: str, policy: FaultPolicy) -> None:
         super().__init__(message)
-        self.meaning = meaning
+        self.policy = policy
 
 
 class TurnWatch:
@@ -136,7 +136,7 @@ class TurnWatch:
         if status == "failed":
             raise self._turn_failure()
         if status == "cancelled":
-            raise Fault("the Turn was cancelled by someone else", SESSION["cancelled by someone else"])
+            raise Fault("the Turn was cancelled by someone else", SessionFault.CANCELLED_BY_SOMEONE_ELSE.policy)
         if status is not None and status not in RUNNING | ENDED:
             self._note(f"the Turn's status reads {status!r}, which this version does not know")
         return status == "completed"
@@ -146,10 +146,10 @@ class TurnWatch:
         await self._read_turn()
         if self.turn_status in ENDED:
             return
-        how, meaning = "without a Turn", SESSION["failed without a Turn"]
+        how, policy = "without a Turn", SessionFault.FAILED_WITHOUT_TURN.policy
         if self.turn is not None:
-            how, meaning = f"while its Turn read {self.turn_status}", SESSION["failed while its Turn stood"]
-        raise Fault(f"the Session failed {how}: {session.get('error') or 'no reason given'}", meaning)
+            how, policy = f"while its Turn read {self.turn_status}", SessionFault.FAILED_DURING_TURN.policy
+        raise Fault(f"the Session failed {how}: {session.get('error') or 'no reason given'}", policy)
 
     async def _cannot_act(self, session: Session) -> None:
         listed: list[Any] = session.get("required_actions") or []
@@ -158,13 +158,13 @@ class TurnWatch:
         wanted = ", ".join(_action(action) for action in actions) or "an unnamed action"
         text = f"the Session waits for what a rollout can't give: {wanted}"
         if actions and all(action.get("type") == "environment_connection" for action in actions):
-            raise Fault(text, SESSION["waits for an environment"])
-        raise Fault(text, SESSION["waits for a function result"])
+            raise Fault(text, SessionFault.WAITS_FOR_ENVIRONMENT.policy)
+        raise Fault(text, SessionFault.WAITS_FOR_FUNCTION_RESULT.policy)
 
     def _turn_failure(self) -> Fault:
         error: Mapping[str, Any] = (self.turn and self.turn.get("error")) or {}
         code = error.get("code") or "no code"
-        return Fault(f"the Turn failed: {code}: {error.get('message') or 'no message'}", of_turn(code))
+        return Fault(f"the Turn failed: {code}: {error.get('message') or 'no message'}", turn_fault_policy(code))
 
     # ---- the limit
 
@@ -173,10 +173,12 @@ class TurnWatch:
         if self.turn is None and self._session_status in SESSION_STATES:
             raise Fault(
                 f"no Turn began within {limit}: the sandbox was not ready; --rollout-timeout gives it longer",
-                SESSION["no Turn before the limit"],
+                SessionFault.NO_TURN_IN_TIME.policy,
             )
         if self.turn_status is not None and self.turn_status not in RUNNING:
-            raise Fault(f"the Turn's status still read {self.turn_status!r} at {limit}", SESSION["unknown status"])
+            raise Fault(
+                f"the Turn's status still read {self.turn_status!r} at {limit}", SessionFault.UNKNOWN_STATUS.policy
+            )
         await self._cancel(self._cancel_grace)
         if self.turn_status == "completed":
             return "completed"
@@ -184,7 +186,8 @@ class TurnWatch:
             raise self._turn_failure()
         if self._session_status not in SESSION_STATES:
             raise Fault(
-                f"the Session's status still read {self._session_status!r} at {limit}", SESSION["unknown status"]
+                f"the Session's status still read {self._session_status!r} at {limit}",
+                SessionFault.UNKNOWN_STATUS.policy,
             )
         return "timeout"
 

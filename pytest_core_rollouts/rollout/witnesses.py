@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_core_rollouts.agents_api import Meaning
+from pytest_core_rollouts.agents_api import FaultPolicy
 from pytest_core_rollouts.tasks.matrix import Rollout
 
 _WORDS = frozenset({"message", "reasoning"})
@@ -24,10 +24,10 @@ class Witnesses:
     """What the rollouts of a process saw of faults that would stop the run. `task_count`: of a run, by its id."""
 
     task_count: Callable[[str], int]
-    _seen: dict[str, dict[Meaning, set[tuple[str, str]]]] = field(default_factory=dict)
+    _seen: dict[str, dict[FaultPolicy, set[tuple[str, str]]]] = field(default_factory=dict)
     """By agent and fault: task and id of each rollout that met it."""
 
-    def confirm(self, fault: Meaning, rollout: Rollout) -> bool:
+    def confirm(self, fault: FaultPolicy, rollout: Rollout) -> bool:
         """Note that `rollout` met `fault`. Returns True if that is enough to stop the run."""
         seen = self._seen.setdefault(rollout.agent.slug, {}).setdefault(fault, set())
         seen.add((rollout.task.id, rollout.rollout_id))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_core_rollouts.agents_api.address import is_loopback, normalize_base_url, proxy_for, shown_proxy
+from pytest_core_rollouts.agents_api.address import is_loopback, normalize_base_url, proxy_for, without_credentials
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
@@ -48,28 +48,28 @@ def test_base_url_is_normalized(url: str, normal: str) -> None:
         ("http://[::1/v1", "expected http"),
     ],
 )
-def test_base_url_that_cannot_work(url: str, reason: str) -> None:
+def test_invalid_base_url_is_refused(url: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         normalize_base_url(url)
 
 
-def test_base_url_with_credentials_is_refused_without_repeating_them() -> None:
+def test_base_url_with_credentials_is_refused_without_showing_them() -> None:
     with pytest.raises(ValueError, match="OPENAI_API_KEY") as caught:
         normalize_base_url("https://user:hunter2hunter2@core.example/v1")
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "127.0.0.1", "127.9.9.9", "::1"])
-def test_loopback(host: str) -> None:
+def test_host_is_this_machine(host: str) -> None:
     assert is_loopback(host)
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "core.example", "127.0.0.1.example", "::2", ""])
-def test_elsewhere(host: str) -> None:
+def test_host_is_another_machine(host: str) -> None:
     assert not is_loopback(host)
 
 
-def test_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert proxy_for("http://core.example/v1") is None
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
     monkeypatch.setenv("ALL_PROXY", "other.example:1080")
@@ -78,7 +78,7 @@ def test_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("base_url", ["http://127.0.0.1:8091/v1", "http://localhost:8091/v1", "http://[::1]:8091/v1"])
-def test_no_proxy_for_this_machine(monkeypatch: pytest.MonkeyPatch, base_url: str) -> None:
+def test_requests_to_this_machine_use_no_proxy(monkeypatch: pytest.MonkeyPatch, base_url: str) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "somewhere.else")
     assert proxy_for(base_url) is None
@@ -93,4 +93,4 @@ def test_no_proxy_is_honored(monkeypatch: pytest.MonkeyPatch, no_proxy: str) -> 
 
 
 def test_credentials_of_a_proxy_are_not_shown() -> None:
-    assert shown_proxy("http://me:secret@proxy.example:3128") == "http://proxy.example:3128"
+    assert without_credentials("http://me:secret@proxy.example:3128") == "http://proxy.example:3128"

@@ -25,7 +25,7 @@ from tests.support.api import BODY, collect, finished_session, quick, run
 from tests.support.fake_core import FakeCore, Fault, Request, Script
 
 
-def test_importing_the_package_imports_no_http() -> None:
+def test_importing_the_package_does_not_import_httpx() -> None:
     code = "import sys, pytest_core_rollouts.agents_api; assert not {'httpx', 'http.client'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -71,7 +71,7 @@ def test_one_session_from_create_to_delete() -> None:
             assert request.target.startswith("/v1/agents/sessions")
 
 
-def test_two_connections_suffice() -> None:
+def test_client_uses_two_connections() -> None:
     async def use(client: Client) -> None:
         session = await client.create_session(BODY, idempotency_key="key-1")
         async with aclosing(client.events(session["id"])) as events:
@@ -87,7 +87,7 @@ def test_two_connections_suffice() -> None:
         assert len({request.connection for request in core.requests}) == 2
 
 
-def test_no_turn_yet() -> None:
+def test_session_without_a_turn_can_not_be_cancelled_or_deleted() -> None:
     async def use(client: Client) -> None:
         session = await client.create_session(BODY, idempotency_key="key-1")
         assert session["status"] == "idle"
@@ -102,7 +102,7 @@ def test_no_turn_yet() -> None:
         assert core.counts["cancel"] == core.counts["delete"] == 1  # whoever asked decides what a conflict means
 
 
-def test_same_key_and_body_give_the_same_session() -> None:
+def test_same_key_and_body_return_the_same_session() -> None:
     async def use(client: Client) -> None:
         first = await client.create_session(BODY, idempotency_key="key-1")
         again = await client.create_session(BODY, idempotency_key="key-1")
@@ -117,7 +117,7 @@ def test_same_key_and_body_give_the_same_session() -> None:
         assert len(core.sessions) == 2
 
 
-def test_all_pages_of_items_while_another_one_appears() -> None:
+def test_items_of_all_pages_are_listed_while_one_is_added() -> None:
     items = [{"type": "reasoning", "summary": []}] * 250
 
     def late(request: Request) -> None:
@@ -137,7 +137,7 @@ def test_all_pages_of_items_while_another_one_appears() -> None:
         assert all(int(dict(request.query).get("limit", 0)) <= 100 for request in core.requests if request.query)
 
 
-def test_artifacts_of_every_page_newest_first() -> None:
+def test_artifacts_of_all_pages_are_listed_newest_first() -> None:
     artifacts = {f"/workspace/outputs/{number}.txt": b"" for number in range(25)}
 
     async def use(client: Client) -> None:
@@ -151,7 +151,7 @@ def test_artifacts_of_every_page_newest_first() -> None:
         run(core, use)
 
 
-def test_sessions_that_are_deleted_while_they_are_listed() -> None:
+def test_sessions_are_listed_once_while_some_are_deleted() -> None:
     def meanwhile(request: Request) -> None:
         if request.route == "sessions" and request.nth == 2:
             core.sessions["sess_00000031"].deleted = True  # the cursor: last of the first page
@@ -176,7 +176,7 @@ LISTS: dict[str, Callable[[Client], AsyncIterator[Any]]] = {
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_list_that_does_not_advance(name: str) -> None:
+def test_list_that_repeats_its_page_is_invalid(name: str) -> None:
     page = b'{"data": [{"id": "a"}], "has_more": true, "last_id": "a"}'
 
     async def use(client: Client) -> None:
@@ -188,7 +188,7 @@ def test_list_that_does_not_advance(name: str) -> None:
         assert core.counts[name] == 2
 
 
-def test_empty_page_that_promises_more() -> None:
+def test_empty_page_with_more_to_come_is_invalid() -> None:
     body = b'{"data": [], "has_more": true, "last_id": null}'
 
     async def use(client: Client) -> None:
@@ -243,7 +243,7 @@ READS: dict[str, Callable[[Client], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("name", READS)
 @pytest.mark.parametrize("body", [pytest.param(body, id=name) for name, body in BAD_BODIES.items()])
-def test_success_of_a_wrong_shape(name: str, body: bytes) -> None:
+def test_success_with_a_wrong_body_is_invalid(name: str, body: bytes) -> None:
     async def use(client: Client) -> None:
         await client.create_session(BODY, idempotency_key="key-1")  # it is a Core
         with pytest.raises(InvalidResponse) as caught:
@@ -256,7 +256,7 @@ def test_success_of_a_wrong_shape(name: str, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"deleted": false}', b"<html>", b""])
-def test_deletion_that_was_none(body: bytes) -> None:
+def test_unconfirmed_deletion_is_invalid(body: bytes) -> None:
     async def use(client: Client) -> None:
         with pytest.raises(InvalidResponse, match="DELETE /agents/sessions/s"):
             await client.delete_session("s")
@@ -297,7 +297,7 @@ def test_short_download_is_repeated_and_never_returned(framing: str, failures: i
             assert run(core, use) == answer
             assert core.counts["content"] == 3
         elif framing == "close":
-            with pytest.raises(ShortRead, match="has 40 bytes, the download had 20"):
+            with pytest.raises(ShortRead, match="has 40 bytes, but the download had 20"):
                 run(core, use)
             assert core.counts["content"] == 4
         else:
@@ -305,18 +305,18 @@ def test_short_download_is_repeated_and_never_returned(framing: str, failures: i
                 run(core, use, retry=quick(patience=0.1))
 
 
-def test_download_over_its_cap_is_not_asked_for() -> None:
+def test_artifact_over_the_limit_is_not_downloaded() -> None:
     async def use(client: Client) -> bytes:
         return await artifact_of(client, await finished_session(client), 10)
 
     with FakeCore(script=lambda body: Script(answer=b"x" * 11)) as core:
-        with pytest.raises(TooLarge, match="has 11 bytes, at most 10"):
+        with pytest.raises(TooLarge, match="has 11 bytes; at most 10"):
             run(core, use)
         assert core.counts["content"] == 0
 
 
 @pytest.mark.parametrize("fault", [Fault(endless=True), Fault(200, b"x" * 11), Fault(200, b"x" * 10_000_000)])
-def test_download_that_is_longer_than_it_said(fault: Fault) -> None:
+def test_download_that_is_longer_than_stated_is_repeated(fault: Fault) -> None:
     async def use(client: Client) -> bytes:
         return await artifact_of(client, await finished_session(client), 100_000)
 
@@ -325,11 +325,11 @@ def test_download_that_is_longer_than_it_said(fault: Fault) -> None:
         failures = 2
         assert run(core, use) == b"x" * 10
         failures = 99
-        with pytest.raises(ShortRead, match="has 10 bytes, the download had more"):
+        with pytest.raises(ShortRead, match="has 10 bytes, but the download had more"):
             run(core, use)
 
 
-def test_download_of_unknown_size_is_read_to_its_cap() -> None:
+def test_download_of_unknown_size_is_read_up_to_the_limit() -> None:
     async def use(client: Client) -> bytes:
         [artifact] = await collect(client.list_artifacts((await finished_session(client))["id"]))
         del artifact["size_bytes"]
@@ -338,7 +338,7 @@ def test_download_of_unknown_size_is_read_to_its_cap() -> None:
     with FakeCore(script=lambda body: Script(answer=b"x" * 10)) as core:
         assert run(core, use) == b"x" * 10
         core.fault = lambda request: Fault(endless=True) if request.route == "content" else None
-        with pytest.raises(TooLarge, match="more than the 100000 bytes"):
+        with pytest.raises(TooLarge, match="more than 100000 bytes"):
             run(core, use)
         assert core.counts["content"] == 2
 
@@ -357,12 +357,12 @@ async def types_of_events(client: Client) -> list[str]:
 LIFE = ["turn.created", "turn.item.added", "in_progress", "turn.in_progress", "turn.completed", "idle"]
 
 
-def test_events() -> None:
+def test_events_of_a_turn_are_streamed() -> None:
     with FakeCore(script=lambda body: Script(prepare_seconds=0.1, turn_seconds=0.1)) as core:
         assert run(core, types_of_events) == LIFE
 
 
-def test_events_twice_and_out_of_order() -> None:
+def test_repeated_and_unordered_events_are_passed_on() -> None:
     async def use(client: Client) -> list[str]:
         session = await client.create_session(BODY, idempotency_key="key-1")
         reading = asyncio.ensure_future(collect(client.events(session["id"])))
@@ -395,7 +395,7 @@ def test_stream_ends_with_its_session() -> None:
 @pytest.mark.parametrize(
     ("stream", "reason"), [("silent", "was silent for 0.3 s"), ("dropped", "the event stream broke off")]
 )
-def test_stream_is_lost(stream: str, reason: str) -> None:
+def test_silent_or_dropped_stream_is_lost(stream: str, reason: str) -> None:
     script = Script(prepare_seconds=0.1, never_ends=True, stream=stream)
     with FakeCore(script=lambda body: script) as core, pytest.raises(StreamLost, match=reason):
         run(core, types_of_events, retry=quick(stream_silence=0.3))
@@ -404,13 +404,13 @@ def test_stream_is_lost(stream: str, reason: str) -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"data: {not json\n\n", "no JSON object"),
-        (b"data: [1]\n\n", "no JSON object"),
-        (b'data: {"type": 3}\n\n', "no JSON object"),
-        (b"data: " + b"x" * 17_000_000, "over 16777216 characters"),
+        (b"data: {not json\n\n", "not a JSON object"),
+        (b"data: [1]\n\n", "not a JSON object"),
+        (b'data: {"type": 3}\n\n', "not a JSON object"),
+        (b"data: " + b"x" * 17_000_000, "more than 16777216 characters"),
     ],
 )
-def test_stream_of_nonsense(body: bytes, reason: str) -> None:
+def test_malformed_stream_is_lost(body: bytes, reason: str) -> None:
     answer = Fault(status=200, body=body, headers={"Content-Type": "text/event-stream"})
 
     async def use(client: Client) -> None:
@@ -421,18 +421,18 @@ def test_stream_of_nonsense(body: bytes, reason: str) -> None:
         run(core, use)
 
 
-def test_stream_that_drips_bytes_but_no_line() -> None:
+def test_stream_without_complete_lines_is_lost() -> None:
     answer = Fault(status=200, body=b":" + b"k" * 1000, headers={"Content-Type": "text/event-stream"}, drip=0.01)
 
     async def use(client: Client) -> None:
-        with pytest.raises(StreamLost, match="no whole line"):
+        with pytest.raises(StreamLost, match="no complete line"):
             await collect(client.events("s"))
 
     with FakeCore(fault=lambda request: answer) as core:
         run(core, use, retry=quick(stream_silence=0.3))
 
 
-def test_stream_says_when_it_is_open() -> None:
+def test_opened_is_called_before_the_first_event() -> None:
     opened: list[str] = []
 
     async def use(client: Client) -> None:
@@ -450,14 +450,14 @@ def test_stream_says_when_it_is_open() -> None:
         run(core, use)
 
 
-def test_stream_that_is_refused_is_asked_for_once() -> None:
+def test_refused_stream_is_tried_once() -> None:
     def opened() -> None:
         raise AssertionError("it never is")
 
     async def use(client: Client) -> None:
         with pytest.raises(APIStatusError, match="503 stream_unavailable"):
             await collect(client.events("s", opened))
-        with pytest.raises(InvalidResponse, match="no event stream"):
+        with pytest.raises(InvalidResponse, match="expected an event stream, got application/json"):
             await collect(client.events("s"))
 
     error = b'{"error": {"type": "server_error", "code": "stream_unavailable", "message": "no", "param": null}}'
@@ -467,13 +467,13 @@ def test_stream_that_is_refused_is_asked_for_once() -> None:
 
 
 @pytest.mark.parametrize("key", ["", " \n", "two words", "new\nline", "ключ"])
-def test_key_that_cannot_work(key: str) -> None:
+def test_invalid_key_is_refused(key: str) -> None:
     with pytest.raises(ValueError, match="OPENAI_API_KEY") as caught:
         Client("http://127.0.0.1:9/v1", key)
     assert not key.strip() or key not in str(caught.value)
 
 
-def test_body_that_is_no_json_is_refused_here() -> None:
+def test_body_that_can_not_be_json_is_not_sent() -> None:
     async def use(client: Client) -> None:
         with pytest.raises(ValueError, match="JSON"):
             await client.create_session({"n": float("nan")}, idempotency_key="key-1")

@@ -7,19 +7,19 @@ import contextlib
 import shutil
 import ssl
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
-from pytest_core_rollouts.agents_api import APIStatusError, Client, ConnectionFailed, transport
+from pytest_core_rollouts.agents_api import APIStatusError, Client, ConnectionFailed
 from tests.support.api import create, failure, quick, run, run_at
-from tests.support.fake_core import FakeCore, Fault
+from tests.support.fake_core import FakeCore, Fault, Script
 
 
-def test_no_proxy_for_a_core_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_core_on_this_machine_is_reached_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "somewhere.example")
@@ -48,7 +48,7 @@ def test_proxy_that_is_down_is_named(monkeypatch: pytest.MonkeyPatch, closed_por
     monkeypatch.setenv(f"{scheme}_PROXY".upper(), f"http://me:proxy-secret@127.0.0.1:{closed_port}")
     with pytest.raises(ConnectionFailed) as caught:
         run_at(f"{scheme}://core.example/v1", "a-key-of-mine", create, retry=quick(patience=0.1))
-    assert f"through the proxy http://127.0.0.1:{closed_port} that the environment names" in str(caught.value)
+    assert f"through the proxy http://127.0.0.1:{closed_port} from the environment" in str(caught.value)
     assert "NO_PROXY" in str(caught.value)
     assert "proxy-secret" not in str(caught.value)
 
@@ -69,19 +69,19 @@ def test_error_of_a_proxy_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
             run_at("http://core.example/v1", "a-key-of-mine", create)
 
 
-def test_https_where_http_is_spoken() -> None:
-    with FakeCore() as core, pytest.raises(ConnectionFailed, match="does the server speak https on this port"):
+def test_https_to_a_plain_http_server_is_named() -> None:
+    with FakeCore() as core, pytest.raises(ConnectionFailed, match="check that the server speaks https on this port"):
         run_at(f"https://127.0.0.1:{core.port}/v1", "a-key-of-mine", create, retry=quick(patience=0.1))
 
 
-def test_proxy_of_an_unknown_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_kind_of_proxy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "gopher://me:proxy-secret@proxy.example")
     with pytest.raises(ValueError, match=r"proxy gopher://proxy\.example") as caught:
         Client("http://core.example/v1", "key")
     assert "proxy-secret" not in str(caught.value)
 
 
-def test_name_that_does_not_resolve() -> None:
+def test_unknown_host_is_named() -> None:
     with pytest.raises(ConnectionFailed, match=r"cannot connect to http://nowhere\.invalid/v1"):
         run_at("http://nowhere.invalid", "key", create, retry=quick(patience=0.1))
 
@@ -115,7 +115,7 @@ def tls_core(certificate: tuple[Path, Path]) -> Iterator[FakeCore]:
         yield core
 
 
-def test_certificate_that_is_not_trusted(tls_core: FakeCore) -> None:
+def test_untrusted_certificate_is_named_and_final(tls_core: FakeCore) -> None:
     error = failure(tls_core, create, ConnectionFailed)
     assert "CERTIFICATE_VERIFY_FAILED" in str(error)
     assert "SSL_CERT_FILE" in str(error)
@@ -125,15 +125,12 @@ def test_certificate_that_is_not_trusted(tls_core: FakeCore) -> None:
 
 
 @pytest.fixture
-def trusted(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def trusted(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
-    transport._trusted.cache_clear()
-    yield
-    transport._trusted.cache_clear()
 
 
 @pytest.mark.usefixtures("trusted")
-def test_certificate_that_the_environment_trusts(tls_core: FakeCore) -> None:
+def test_certificate_from_the_environment_is_trusted(tls_core: FakeCore) -> None:
     async def twice(client: Client) -> None:
         await create(client)
         await client.check()
@@ -182,14 +179,8 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @pytest.mark.usefixtures("trusted")
-@pytest.mark.parametrize(
-    "scheme",
-    [
-        "http",
-        pytest.param("https", marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="no TLS within TLS in 3.10")),
-    ],
-)
-def test_a_core_behind_a_proxy_is_reached_through_a_tunnel(
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_core_behind_a_proxy_is_reached_through_a_tunnel(
     tls_core: FakeCore, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
     context = None
@@ -205,3 +196,90 @@ def test_a_core_behind_a_proxy_is_reached_through_a_tunnel(
     assert head.startswith(b"CONNECT core.example:443 HTTP/1.1\r\n")
     assert b"Proxy-Authorization: Basic bWU6cHJveHktc2VjcmV0" in head
     assert tls_core.api_key.encode() not in head
+
+
+class Counting(httpx.AsyncBaseTransport):
+    """Another transport, as someone might bring it."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.is_closed = False
+        self._inner = httpx.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.requests += 1
+        return await self._inner.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+        await self._inner.aclose()
+
+
+def test_client_uses_and_closes_the_transport_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "gopher://proxy.example")  # not looked at
+    counting = Counting()
+
+    async def main(base_url: str, key: str) -> None:
+        async with Client(base_url, key, transport=counting) as client:
+            await create(client)
+            await client.check()
+
+    with FakeCore() as core:
+        asyncio.run(main(core.base_url, core.api_key))
+        assert counting.requests == len(core.requests) == 2
+    assert counting.is_closed
+
+
+def test_faults_of_another_transport_are_named() -> None:
+    def broken(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadError("the line is cut")
+
+    async def main() -> None:
+        async with Client("http://core.example", "key", transport=httpx.MockTransport(broken), retry=quick()) as client:
+            client.deadline = client.retry.clock() + 0.1
+            await create(client)
+
+    with pytest.raises(ConnectionFailed, match=r"no complete answer from .* \(ReadError: the line is cut\)"):
+        asyncio.run(main())
+
+
+def test_all_clients_share_one_tls_context(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    made: list[ssl.SSLContext] = []
+    make = httpx.create_ssl_context
+
+    def counted() -> ssl.SSLContext:
+        made.append(make())
+        return made[-1]
+
+    monkeypatch.setattr(httpx, "create_ssl_context", counted)
+    for _ in range(3):
+        Client("https://core.example", "key")
+    assert len(made) <= 1  # an earlier test may have made it
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    before = len(made)
+    for _ in range(3):
+        Client("http://core.example", "key")
+    assert len(made) == before + 1
+
+
+@pytest.mark.usefixtures("trusted")
+def test_client_works_in_an_event_loop_of_another_kind(tls_core: FakeCore) -> None:
+    uvloop = pytest.importorskip("uvloop", reason="needs uvloop: pip install uvloop")
+
+    async def use() -> None:
+        async with Client(tls_core.base_url, tls_core.api_key, retry=quick(patience=0.1)) as client:
+            session = await create(client)
+            async with contextlib.aclosing(client.events(session["id"])) as events:
+                assert (await events.__anext__())["type"].startswith("agent.session.")
+                assert (await client.get_session(session["id"]))["id"] == session["id"]
+            tls_core.go_down()
+            with pytest.raises(ConnectionFailed, match=r"cannot connect to .* \(ConnectError"):
+                await client.check()
+
+    tls_core.script = lambda body: Script(prepare_seconds=0.2, never_ends=True)
+    loop = uvloop.new_event_loop()
+    try:
+        loop.run_until_complete(use())
+    finally:
+        loop.close()

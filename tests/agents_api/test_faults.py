@@ -51,7 +51,7 @@ PASSING = {
     "cut, until close": Fault(cut=5, framing="close"),
     "reset in the body": Fault(cut=5, reset_after_cut=True),
     "compressed": Fault(200, b"\x1f\x8b", {"Content-Encoding": "gzip"}),
-    "no HTTP": Fault(200, headers={"Content-Length": "0\r\nbad header line"}),
+    "malformed header": Fault(200, headers={"X-Odd": "1\r\nbad header line"}),
 }
 
 
@@ -79,7 +79,7 @@ def test_reads_and_deletion_survive(fault: Fault) -> None:
         assert core.sessions["sess_00000001"].deleted
 
 
-def test_faults_alternate_and_pass() -> None:
+def test_call_survives_several_kinds_of_faults() -> None:
     faults = [None, Fault(502), Fault(reset=True), Fault(503), None, Fault(502), Fault(429), None]
 
     async def use(client: Client) -> None:
@@ -91,7 +91,7 @@ def test_faults_alternate_and_pass() -> None:
         assert core.counts["session"] == len(faults)
 
 
-def test_retry_after_is_waited() -> None:
+def test_retry_after_is_followed() -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -115,19 +115,19 @@ def test_retry_after_is_waited() -> None:
 # Faults that stay
 
 
-def test_core_is_down(closed_port: int) -> None:
+def test_core_that_is_down_is_named(closed_port: int) -> None:
     began = time.monotonic()
     with pytest.raises(ConnectionFailed) as caught:
         run_at(f"http://127.0.0.1:{closed_port}", "key", create, retry=quick(patience=0.3))
     assert 0.1 < time.monotonic() - began < 5
     message = str(caught.value)
     assert f"POST /agents/sessions: cannot connect to http://127.0.0.1:{closed_port}/v1 (" in message
-    assert "is the Core running there?" in message
+    assert "check that the Core is running there" in message
     assert "gave up after" in message
     assert not caught.value.stops_run
 
 
-def test_core_that_will_not_come_back(closed_port: int) -> None:
+def test_ended_process_of_the_core_stops_the_run(closed_port: int) -> None:
     began = time.monotonic()
     with pytest.raises(ConnectionFailed, match="its process has ended") as caught:
         run_at(f"http://127.0.0.1:{closed_port}", "key", create, retry=quick(refused_is_final=True))
@@ -135,7 +135,7 @@ def test_core_that_will_not_come_back(closed_port: int) -> None:
     assert caught.value.stops_run
 
 
-def test_core_restarts() -> None:
+def test_call_survives_a_restart_of_the_core() -> None:
     async def use(client: Client) -> None:
         await create(client)
         core.go_down()
@@ -151,7 +151,7 @@ def test_core_restarts() -> None:
         run(core, use)
 
 
-def test_hang_ends_with_the_read_limit() -> None:
+def test_silent_server_ends_a_try_after_the_read_timeout() -> None:
     with FakeCore(fault=lambda request: Fault(hang=True)) as core:
         error = failure(core, create, ConnectionFailed, read_timeout=0.2)
         assert "no complete answer" in str(error)
@@ -160,7 +160,7 @@ def test_hang_ends_with_the_read_limit() -> None:
 
 
 @pytest.mark.parametrize("drip", [pytest.param(0.05, id="in the head"), pytest.param(0.002, id="in the body")])
-def test_byte_now_and_then_ends_with_the_limit_of_a_try(drip: float) -> None:
+def test_slow_answer_ends_a_try_after_its_timeout(drip: float) -> None:
     fault = Fault(200, b" " * 10_000, drip=drip)
     with FakeCore(fault=lambda request: fault) as core:
         began = time.monotonic()
@@ -169,14 +169,14 @@ def test_byte_now_and_then_ends_with_the_limit_of_a_try(drip: float) -> None:
         assert "within 0.6 s" in str(error)
 
 
-def test_connection_that_is_accepted_and_left_alone() -> None:
+def test_server_that_accepts_and_never_answers_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(ConnectionFailed, match="ReadTimeout"):
             run_at(url, "key", create, retry=quick(patience=0.1, read_timeout=0.2))
 
 
-def test_connection_that_nobody_accepts() -> None:
+def test_server_that_does_not_accept_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as waiting:
         for _ in range(4):  # they fill the server's queue
             filler = waiting.enter_context(socket.socket())
@@ -225,7 +225,7 @@ def test_cancellation_ends_a_call_at_once_and_leaves_the_client_usable() -> None
 
 
 @pytest.mark.parametrize("fault", [Fault(endless=True), Fault(200, b"[" + b" " * 3_000_000 + b"]")])
-def test_body_over_the_cap_is_not_read(fault: Fault) -> None:
+def test_body_over_the_limit_is_not_read(fault: Fault) -> None:
     async def use(client: Client) -> None:
         async with Client(client.base_url, FakeCore.api_key, max_json_bytes=1_000_000) as small:
             await create(small)
@@ -235,9 +235,51 @@ def test_body_over_the_cap_is_not_read(fault: Fault) -> None:
         assert core.counts["create"] == 1
 
 
-def test_endless_error_is_read_a_little() -> None:
+def test_endless_error_body_is_read_up_to_a_limit() -> None:
     with FakeCore(fault=lambda request: Fault(endless=True)) as core, pytest.raises(APIStatusError, match="401"):
         run_at(core.base_url, core.api_key + "x", create)
+
+
+def test_malformed_status_line_is_named() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 two hundred\r\n\r\n")
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, Client(url, "key", retry=quick(patience=0.1)) as client:
+            await client.check()
+
+    with pytest.raises(ConnectionFailed, match=r"no complete answer from .*\(RemoteProtocolError: illegal status line"):
+        asyncio.run(main())
+
+
+HALF_READ = {
+    "endless": Fault(endless=True),
+    "endless error": Fault(400, b"x" * 65536, endless=True),
+    "cut": Fault(cut=5),
+    "malformed header": Fault(200, headers={"X-Odd": "1\r\nbad header line"}),
+    "answer after the timeout": Fault(delay=1.0),
+}
+
+
+@pytest.mark.parametrize("fault", [pytest.param(fault, id=name) for name, fault in HALF_READ.items()])
+def test_connection_is_not_reused_after_half_an_answer(fault: Fault) -> None:
+    async def use(client: Client) -> None:
+        await create(client)
+        await create(client)
+        client.retry = quick(patience=0.0, read_timeout=0.3)
+        with pytest.raises(AgentsAPIError):
+            await listing(client)
+        client.retry = quick()
+        assert len(await listing(client)) == 1
+
+    with FakeCore(fault=lambda request: fault if (request.route, request.nth) == ("sessions", 1) else None) as core:
+        run(core, use)
+        first, again, broken, after = [request.connection for request in core.requests]
+        assert first == again == broken != after
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -255,15 +297,15 @@ def test_redirect_is_never_followed(status: int, use: Use) -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "where"), [("http://[bad", "a URL that is none"), ("/x", "another path"), ("", "another path")]
+    ("location", "where"), [("http://[bad", "an invalid URL"), ("/x", "another path"), ("", "another path")]
 )
-def test_redirect_to_nowhere(location: str, where: str) -> None:
+def test_redirect_without_a_host_is_named(location: str, where: str) -> None:
     fault = Fault(302, headers={"Location": location})
     with FakeCore(fault=lambda request: fault) as core:
         assert f"redirects to {where};" in str(failure(core, create, NotACore))
 
 
-def test_redirect_in_the_middle_of_a_run_is_an_error_of_its_call() -> None:
+def test_redirect_of_a_proven_core_fails_only_its_call() -> None:
     async def use(client: Client) -> None:
         await create(client)
         await client.latest_turn("s")
@@ -287,19 +329,19 @@ NO_CORES = {
 
 @pytest.mark.parametrize("use", [create, listing])
 @pytest.mark.parametrize("fault", [pytest.param(fault, id=name) for name, fault in NO_CORES.items()])
-def test_server_that_is_no_core(use: Use, fault: Fault) -> None:
+def test_other_server_is_not_a_core(use: Use, fault: Fault) -> None:
     with FakeCore(fault=lambda request: fault) as core:
-        error = failure(core, use, NotACore)
+        error = failure(core, use, NotACore, patience=10.0)
         assert error.stops_run
-        assert f"{core.base_url} serves no Agents API" in str(error)
-        assert "does it end in /v1?" in str(error)
+        assert f"no Agents API at {core.base_url}" in str(error)
+        assert "ends in /v1" in str(error)
         assert core.counts.total() == (1 if fault.status != 200 else 4)
 
 
 @pytest.mark.parametrize(
     ("fault", "kind"), [(NO_CORES["404 HTML"], APIStatusError), (NO_CORES["200 HTML"], InvalidResponse)]
 )
-def test_core_that_was_one_before_stays_one(fault: Fault, kind: type[AgentsAPIError]) -> None:
+def test_proven_core_stays_one(fault: Fault, kind: type[AgentsAPIError]) -> None:
     async def use(client: Client) -> None:
         await create(client)
         await listing(client)
@@ -308,7 +350,7 @@ def test_core_that_was_one_before_stays_one(fault: Fault, kind: type[AgentsAPIEr
         assert not failure(core, use, kind).stops_run
 
 
-def test_wrong_key() -> None:
+def test_wrong_key_is_named_and_stops_the_run() -> None:
     async def use(client: Client) -> None:
         await create(client)
 
@@ -327,8 +369,8 @@ def api_error(status: int, **error: Any) -> Fault:
 
 
 ADVICE = [
-    (api_error(403, message="no", code=None), "OPENAI_API_KEY may not"),
-    (api_error(404, message="no", code="unsupported_operation"), "does it end in /v1?"),
+    (api_error(403, message="no", code=None), "OPENAI_API_KEY has this permission"),
+    (api_error(404, message="no", code="unsupported_operation"), "ends in /v1"),
     (api_error(400, message="network access must be enabled", code="invalid_request_error"), "--rollout-network"),
     (api_error(400, message="not here", code="x", param="environment.network.access"), "--rollout-network"),
     (api_error(400, message="no", code="model_provider_required"), "--model-base-url"),
@@ -337,7 +379,7 @@ ADVICE = [
 
 
 @pytest.mark.parametrize(("fault", "advice"), ADVICE)
-def test_advice(fault: Fault, advice: str) -> None:
+def test_refusal_says_what_to_do(fault: Fault, advice: str) -> None:
     with FakeCore(fault=lambda request: fault) as core:
         error = failure(core, create, APIStatusError)
         assert advice in str(error)
@@ -345,21 +387,21 @@ def test_advice(fault: Fault, advice: str) -> None:
         assert core.counts.total() == 1
 
 
-def test_gateway_error_says_what_it_is() -> None:
+def test_error_of_a_gateway_is_named() -> None:
     with FakeCore(fault=lambda request: HTML) as core:
         error = failure(core, create, APIStatusError)
         assert "HTTP 502: (an HTML page, not the API's error body)" in str(error)
-        assert "a proxy in front of the Core cannot reach it" in str(error)
+        assert "a proxy in front of the Core can't reach it" in str(error)
 
 
-def test_error_body_of_odd_types() -> None:
+def test_error_body_with_wrong_types_is_readable() -> None:
     nested = json.loads("[" * 500 + "]" * 500)
     with FakeCore(fault=lambda request: api_error(400, message="no", code=nested, param=7)) as core:
         error = failure(core, create, APIStatusError)
         assert "HTTP 400 (param 7): no" in str(error)
 
 
-def test_text_of_a_server_cannot_harm() -> None:
+def test_text_from_a_server_is_escaped_and_shortened() -> None:
     nasty = "\x1b[2J\x07evil\r\nsecond line\u202e\ud835\x00 " + "x" * 10_000
     fault = api_error(400, message=nasty, code="a\nb", param="\x1b]0;title\x07")
     with FakeCore(fault=lambda request: fault) as core:
@@ -371,7 +413,7 @@ def test_text_of_a_server_cannot_harm() -> None:
         text.encode()
 
 
-def test_key_that_a_server_repeats_is_cut_out() -> None:
+def test_key_is_removed_if_a_server_repeats_it() -> None:
     def echo(request: Request) -> Fault:
         key = (request.header("authorization") or "").removeprefix("Bearer ")
         return Fault(
@@ -386,7 +428,7 @@ def test_key_that_a_server_repeats_is_cut_out() -> None:
         assert core.api_key not in f"{vars(error)}"
 
 
-def test_client_shows_no_key() -> None:
+def test_repr_of_a_client_has_no_key() -> None:
     client = Client("http://127.0.0.1:9/v1", "a-secret-key-1")
     assert "secret" not in f"{client!r} {client._transport!r}"
 

@@ -74,7 +74,7 @@ def test_pauses_grow_up_to_a_limit() -> None:
     assert state.waited_s == sum(clock.slept)
 
 
-def test_pauses_are_spread() -> None:
+def test_pauses_have_a_random_part() -> None:
     lower = policy(Clock(), chance=lambda: 0.0)
     upper = policy(Clock(), chance=lambda: 1.0)
     assert (lower.pause(status(500), 3), upper.pause(status(500), 3)) == (1.0, 2.0)
@@ -82,14 +82,14 @@ def test_pauses_are_spread() -> None:
 
 
 @pytest.mark.parametrize("retry_after", [0.0, 7.0, 60.0, 86_400.0])
-def test_retry_after_is_waited_up_to_a_cap(retry_after: float) -> None:
+def test_retry_after_is_followed_up_to_a_limit(retry_after: float) -> None:
     clock, state = Clock(), State()
     play(clock, state, iter([status(429, retry_after)]))
     [slept] = clock.slept
     assert min(retry_after, 60.0) < slept <= 75.0
 
 
-def test_time_lost_to_faults_is_counted_and_nothing_else() -> None:
+def test_only_time_lost_to_faults_is_counted() -> None:
     clock, state = Clock(), State()
     play(clock, state, iter([fault(ConnectionFailed), status(429, 7.0)]), cost=3.0)
     assert state.waited_s == 3.0 + 3.0 + sum(clock.slept)
@@ -97,7 +97,7 @@ def test_time_lost_to_faults_is_counted_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("error", [status(408), status(429), status(500), status(502), fault(ConnectionFailed)])
-def test_patience_ends(error: AgentsAPIError) -> None:
+def test_call_is_given_up_when_patience_has_passed(error: AgentsAPIError) -> None:
     clock, state = Clock(), State()
     with pytest.raises(AgentsAPIError) as caught:
         play(clock, state, iter([error] * 1000), cost=1.0, patience=30.0)
@@ -108,7 +108,7 @@ def test_patience_ends(error: AgentsAPIError) -> None:
 
 
 @pytest.mark.parametrize("error", [fault(InvalidResponse), fault(ShortRead)])
-def test_wrong_bodies_are_asked_for_a_few_times(error: AgentsAPIError) -> None:
+def test_call_with_a_wrong_body_is_tried_a_few_times(error: AgentsAPIError) -> None:
     clock, state = Clock(), State()
     with pytest.raises(type(error)):
         play(clock, state, iter([error] * 1000))
@@ -147,7 +147,7 @@ def test_no_pause_goes_past_the_deadline() -> None:
         play(Clock(), State(deadline=105.0), iter([status(429, 7.0)] * 99))
 
 
-def test_trouble_names_the_fault_that_is_waited_out() -> None:
+def test_trouble_is_the_fault_during_its_pause() -> None:
     clock, state = Clock(), State()
     seen: list[AgentsAPIError | None] = []
 
@@ -187,7 +187,7 @@ def test_retry_after_header(value: str | None, date: str | None, seconds: float 
     assert retry_after_seconds(value, date, NOW) == seconds
 
 
-def test_a_deadline_that_passes_names_what_the_time_was_lost_on() -> None:
+def test_passed_deadline_names_the_previous_fault() -> None:
     clock, state = Clock(), State()
     late = DeadlinePassed("no complete answer within 2 s", method="GET", path="/x")
     with pytest.raises(DeadlinePassed, match=r"within 2 s \(gave up after 3 tries .*\) \(before that: HTTP 503\)"):
@@ -196,7 +196,7 @@ def test_a_deadline_that_passes_names_what_the_time_was_lost_on() -> None:
     assert state.waited_for.status == 503
 
 
-def test_a_deadline_that_passes_at_once_names_nothing_else() -> None:
+def test_deadline_passed_at_once_names_no_previous_fault() -> None:
     with pytest.raises(DeadlinePassed) as caught:
         play(Clock(), State(), iter([fault(DeadlinePassed)]))
     assert "before that" not in str(caught.value)

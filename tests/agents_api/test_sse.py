@@ -30,22 +30,22 @@ def parse(chunks: list[bytes], parser: Parser | None = None) -> list[ServerSentE
     return [event for chunk in chunks for event in parser.feed(chunk)]
 
 
-def test_whole_stream() -> None:
+def test_stream_in_one_chunk() -> None:
     assert parse([STREAM]) == EVENTS
 
 
-def test_byte_by_byte() -> None:
+def test_stream_byte_by_byte() -> None:
     assert parse([STREAM[i : i + 1] for i in range(len(STREAM))]) == EVENTS
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_however_it_is_cut(seed: int) -> None:
+def test_stream_cut_anywhere(seed: int) -> None:
     cuts = sorted(random.Random(seed).choices(range(len(STREAM)), k=12))
     chunks = [STREAM[a:b] for a, b in zip([0, *cuts], [*cuts, len(STREAM)], strict=True)]
     assert parse(chunks) == EVENTS
 
 
-def test_crlf_cut_in_two_ends_one_line() -> None:
+def test_crlf_in_two_chunks_ends_one_line() -> None:
     assert parse([b"data: a\r", b"\ndata: b\r", b"\n\r", b"\n"]) == [ServerSentEvent("message", "a\nb")]
 
 
@@ -56,7 +56,7 @@ def test_cr_cr_ends_two_lines() -> None:
     ]
 
 
-def test_bytes_that_are_no_utf8_are_replaced() -> None:
+def test_bytes_that_are_not_utf8_are_replaced() -> None:
     assert parse([b"data: \xff\xfe\n\n"]) == [ServerSentEvent("message", "\ufffd\ufffd")]
 
 

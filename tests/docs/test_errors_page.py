@@ -8,7 +8,13 @@ from types import ModuleType
 
 import pytest
 
-from pytest_core_rollouts.agents_api.taxonomy import ANSWERS, CLIENT, OURS, SESSION, TURN
+from pytest_core_rollouts.agents_api.fault_policies import (
+    CLIENT_FAULTS,
+    LOCAL_FAULTS,
+    RESPONSE_FAULTS,
+    SESSION_FAULTS,
+    TURN_FAULTS,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -30,5 +36,6 @@ def test_the_page_is_what_the_code_does(generator: ModuleType) -> None:
 
 def test_every_fault_is_a_row_of_eight_cells() -> None:
     rows = [line for line in (DOCS / "errors.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
-    assert len(rows) == sum(map(len, (ANSWERS, CLIENT, TURN, SESSION, OURS)))
+    tables = (RESPONSE_FAULTS, CLIENT_FAULTS, TURN_FAULTS, SESSION_FAULTS, LOCAL_FAULTS)
+    assert len(rows) == sum(len(table) for table in tables)
     assert {row.count(" | ") for row in rows} == {7}

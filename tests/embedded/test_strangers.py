@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pytest_core_rollouts.agents_api.taxonomy import of_turn
+from pytest_core_rollouts.agents_api.fault_policies import turn_fault_policy
 from pytest_core_rollouts.embedded.launch import EmbeddedCore
 from tests.support.wire import Wire
 
@@ -115,7 +115,7 @@ def test_running_out_of_files_is_never_the_agents_fault(small_core: EmbeddedCore
         with httpx.Client(timeout=20, trust_env=False) as other:
             Wire(other, small_core.base_url, small_core.api_key).ok("GET", "/sessions?limit=1")
     assert failed
-    assert {of_turn(code).reward for code in codes} <= {None}, codes
+    assert {turn_fault_policy(code).reward for code in codes} <= {None}, codes
 
 
 def ended(wire: Wire, session_id: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.agents_api.taxonomy import of_turn
+from pytest_core_rollouts.agents_api.fault_policies import turn_fault_policy
 from pytest_core_rollouts.embedded.harnesses import TurnFailed
 from pytest_core_rollouts.embedded.harnesses.native import LINES, EventLines
 from pytest_core_rollouts.embedded.harnesses.verdicts import (
@@ -59,7 +59,7 @@ def test_how_a_program_ended_says_whose_doing_it_was(
     assert failed.code == code
     assert len(str(failure_of_exit(proxy, "x" * 10**6, ended))) < 700, "an agent can write what a program says"
     assert words in str(failed)
-    assert (of_turn(code).reward == 0.0) == code.startswith("agent_")
+    assert (turn_fault_policy(code).reward == 0.0) == code.startswith("agent_")
 
 
 @pytest.mark.parametrize(("limit_exceeded", "code"), [(True, "sandbox_limit_exceeded"), (False, "sandbox_error")])

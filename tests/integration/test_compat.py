@@ -29,7 +29,7 @@ PLUGINS = (
     "anyio",
     "pytest-sugar",
 )
-NEEDED = ("pytest>=8.3", "pytest-xdist>=3.6", "httpx>=0.27", "pyyaml>=6.0", *PLUGINS)
+NEEDED = ("pytest>=8.3", "pytest-xdist>=3.6", "httpx>=0.27,<1", "sniffio>=1.3", "pyyaml>=6.0", *PLUGINS)
 QUIET = ("no:sugar", "no:randomly", "no:cacheprovider")
 """Plugins that change every run's output or order, unless a test is about them."""
 

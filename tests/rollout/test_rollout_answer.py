@@ -124,7 +124,7 @@ def test_more_bytes_than_the_answer_has_are_a_fault_of_the_server() -> None:
         ran = run(core, plan(retries=0))
         assert ran.verdict == ("error", None)
         assert ran.record.error is not None
-        assert "has 8 bytes, the download had more" in ran.record.error
+        assert "has 8 bytes, but the download had more" in ran.record.error
 
 
 def test_an_answer_of_the_largest_size_is_graded() -> None:
