@@ -6,7 +6,7 @@ import ipaddress
 import re
 from urllib.parse import urlsplit, urlunsplit
 
-__all__ = ["is_loopback", "is_secure", "normalize_base_url", "proxy_for", "without_credentials"]
+__all__ = ["is_loopback", "normalize_base_url", "proxy_for", "require_secure_url", "without_credentials"]
 
 
 def normalize_base_url(url: str) -> str:
@@ -47,10 +47,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def is_secure(base_url: str) -> bool:
-    """Whether a key may be sent there: by https, or to this machine."""
+def require_secure_url(url: str) -> str:
+    """Return the normalized URL. Raises ValueError if a key would be sent to another machine unencrypted."""
+    base_url = normalize_base_url(url)
     parts = urlsplit(base_url)
-    return parts.scheme == "https" or is_loopback(parts.hostname or "")
+    if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+        raise ValueError(
+            f"refusing to send the API key to {base_url} unencrypted; use https (http is allowed for localhost only)"
+        )
+    return base_url
 
 
 def proxy_for(base_url: str) -> str | None:

@@ -84,8 +84,8 @@ class Collected:
         given = self.tasks[task.id][1].pytest_rollout_grade(task=task, answer=answer, rollout=rollout)
         return task.grade(answer, rollout) if given is None else as_grade(given, "pytest_rollout_grade")
 
-    def has_own_grader(self, task: Task) -> bool:
-        return task.grader is not None or bool(self.tasks[task.id][1].pytest_rollout_grade.get_hookimpls())
+    def uses_builtin_grading(self, task: Task) -> bool:
+        return task.grader is None and not self.tasks[task.id][1].pytest_rollout_grade.get_hookimpls()
 
 
 def collect_tasks(wanted: Sequence[str]) -> Collected:

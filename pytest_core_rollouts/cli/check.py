@@ -78,12 +78,12 @@ def _findings(collected: Collected, core: str | None, notes: list[str]) -> Itera
     yield from collected.faults
     by_task: dict[str, list[Finding]] = {}
     for task, _ in collected.tasks.values():
-        own = collected.has_own_grader(task)
+        own = not collected.uses_builtin_grading(task)
         sound = Soundness(task, collected.grade, own=own, env_listed=collected.env_listed)
         by_task[task.id] = list(sound.findings())
     tried = frozenset(FINDINGS) - check_runs.CODES
     unfinished = {finding.task_id for found in by_task.values() for finding in found if finding.code == "unfinished"}
-    runnable = [task for task, _ in collected.tasks.values() if check_runs.why_not(task) is None]
+    runnable = [task for task, _ in collected.tasks.values() if check_runs.can_run(task)]
     runnable = [task for task in runnable if task.id not in unfinished]
     ran: set[str] = set()
     if core != "none" and runnable:
@@ -97,15 +97,15 @@ def _findings(collected: Collected, core: str | None, notes: list[str]) -> Itera
 
 
 def _embedded(collected: Collected, core: str | None, tasks: Sequence[Task], notes: list[str]) -> Iterable[Finding]:
-    from pytest_core_rollouts.embedded.launch import EmbeddedCoreError
+    from pytest_core_rollouts.engine.core_access import CoreError
 
     try:
-        with check_runs.embedded_runs(collected.grade, collected.places) as runs:
-            return list(runs.findings(tasks))
-    except EmbeddedCoreError as error:
+        return list(check_runs.run_findings(tasks, collected, collected.places))
+    except CoreError as error:
+        problem = str(error).removeprefix("--core embedded: ")
         if core == "embedded":
-            raise _NoCore(str(error)) from None
-        notes.append(f"nothing was run, since the embedded Core can't: {str(error).splitlines()[0]}")
+            raise _NoCore(problem) from None
+        notes.append(f"nothing was run, since the embedded Core can't: {problem.splitlines()[0]}")
         return ()
 
 

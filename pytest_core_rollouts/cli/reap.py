@@ -10,7 +10,7 @@ import sys
 import time
 
 from pytest_core_rollouts.agents_api import Client
-from pytest_core_rollouts.agents_api.address import is_secure, normalize_base_url
+from pytest_core_rollouts.agents_api.address import require_secure_url
 from pytest_core_rollouts.agents_api.errors import printable
 from pytest_core_rollouts.cli import CommandError
 from pytest_core_rollouts.options.values import duration
@@ -56,11 +56,9 @@ def _core(url: str | None) -> tuple[str, str]:
     if not url:
         raise CommandError("no Core: set OPENAI_BASE_URL and OPENAI_API_KEY, or say --core URL")
     try:
-        base_url = normalize_base_url(url)
+        base_url = require_secure_url(url)
     except ValueError as error:
         raise CommandError(str(error)) from None
-    if not is_secure(base_url):
-        raise CommandError(f"{base_url} would get the key in the clear; use https (http is for this machine only)")
     key = os.environ.get("OPENAI_API_KEY")
     if not key:
         raise CommandError(f"the Core at {base_url} needs a key: set OPENAI_API_KEY")

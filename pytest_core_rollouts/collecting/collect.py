@@ -13,6 +13,7 @@ import pytest
 from pytest_core_rollouts.collecting.explain import explain_fault, explain_wrong
 from pytest_core_rollouts.collecting.task_data import RefusedFolder, problem_of_folder
 from pytest_core_rollouts.collecting.unasked import is_kept
+from pytest_core_rollouts.engine.preflight import why_skipped
 from pytest_core_rollouts.options.settings import Settings, settings_key
 from pytest_core_rollouts.rollout import Outcome
 from pytest_core_rollouts.tasks import Task, TaskError, load_task
@@ -40,7 +41,7 @@ class ResultSource:
     """Where an item gets its result from; the run in this process puts one into `config.stash[run_key]`."""
 
     def outcome_of(self, item: RolloutItem) -> Outcome:
-        """Wait for the item's rollout. PoolStopped: it will not run."""
+        """Wait for the item's rollout. RunEnded: it will not run."""
         raise NotImplementedError
 
     def masked(self, text: str) -> str:
@@ -183,6 +184,7 @@ class RolloutItem(pytest.Item):
         self.agent = agent
         self.sample = sample
         self.outcome: Outcome | None = None
+        self._delivered: Outcome | None = None
         self.extra_keyword_matches.add(task.id)
         self.add_marker(
             pytest.mark.rollout(
@@ -203,18 +205,11 @@ class RolloutItem(pytest.Item):
         return self.config.stash[settings_key]
 
     def _skip_reason(self) -> str | None:
-        task = self.task
-        if task.skip is not None or self.settings.replay is not None:
-            return task.skip
-        if self.agent.harness == "oracle" and task.solution is None:
-            return f"task {task.id} has no solution/solve.sh for oracle to run"
-        if self.settings.embedded and not self.settings.network.over(task.network).is_disabled:
-            return "the embedded Core gives its sandboxes no network"
-        if self.settings.embedded and task.packages:
-            return "the embedded Core installs no packages"
-        if unset := task.unset_variables:
-            return f"task {task.id} needs {', '.join(unset)} in the environment"
-        return None
+        settings = self.settings
+        if settings.replay is not None:
+            return self.task.skip
+        network = settings.network.over(self.task.network)
+        return why_skipped(self.task, self.agent, embedded=settings.embedded, network=network)
 
     @property
     def is_skipped(self) -> bool:
@@ -240,11 +235,17 @@ class RolloutItem(pytest.Item):
             for mark in self.iter_markers()
         )
 
+    def deliver(self, outcome: Outcome) -> None:
+        """Give the item its outcome before its setup asks for it."""
+        self._delivered = outcome
+
     def setup(self) -> None:
         """Wait for the rollout; no reward is pytest's ERROR."""
         if self.config.getoption("setuponly", False) or self.config.getoption("setupplan", False):
             return
-        if self.outcome is None or self.outcome.record.reward is None:
+        if self._delivered is not None:
+            self.outcome, self._delivered = self._delivered, None
+        elif self.outcome is None or self.outcome.record.reward is None:
             self.outcome = self.config.stash[run_key].outcome_of(self)
         outcome = self.outcome
         record = outcome.record

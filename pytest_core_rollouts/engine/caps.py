@@ -32,6 +32,10 @@ class Caps:
     _read: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
+    def share(self, folder: Path) -> None:
+        """Count together with other processes from now on, in files of this folder."""
+        self.folder = folder
+
     def start(self) -> None:
         """Rollouts are about to start: with the first of them, in whichever process, the time begins."""
         if self.max_time is None or self._until() < math.inf:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ from pytest_core_rollouts.tasks import Network, Task
 from pytest_core_rollouts.tasks.matrix import Agent, FailedTurns, Rollout, check_distinct, new_run_id, slug
 
 if TYPE_CHECKING:
-    from pytest_core_rollouts.agents_api import Client
+    pass
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,8 @@ class Parts:
     """An earlier run to be continued: its results are reused, or its answers graded again."""
     replay: Replay | None = None
     """Recorded rollouts to be graded again: nothing is run."""
+    prepares: bool = True
+    """Whether each submit prepares what it needs. False: the caller does, with `prepare`, in one of its processes."""
 
 
 class Engine:
@@ -93,6 +94,7 @@ class Engine:
             raise ValueError("api_key: must not be empty")
         core = CoreAccess(require_secure_url(base_url), api_key)
         parts = _parts(core, concurrency, out, save, grade, Caps(max_time, max_tokens))
+        parts.store.check_writable()
         self._build(parts, _Defaults(timeout, network or Network.disabled(), retries, failed_turns), max_waiting)
         core.connect()  # refuses a malformed URL or key
 
@@ -123,6 +125,7 @@ class Engine:
         options = EmbeddedOptions(None if capture is None else Path(capture), dict(model_params or {}))
         core = CoreAccess(None, None, embedded=options)
         parts = _parts(core, concurrency, out, save, grade, Caps(max_time, max_tokens))
+        parts.store.check_writable()
         return cls.of(parts, _Defaults(timeout, Network.disabled(), retries, None), max_waiting)
 
     @classmethod
@@ -136,7 +139,6 @@ class Engine:
         self.parts = parts
         self.limit = Pressure()
         """How many rollouts may be in flight on a Core or a model that throttles."""
-        parts.store.check_writable()
         if parts.core.api_key:
             parts.store.mask([parts.core.api_key])
         self._defaults = defaults
@@ -149,6 +151,8 @@ class Engine:
         self._show_again: list[Callable[[], None]] = []
         """Each ends what a run hides from sandboxes."""
         self._room = threading.Condition()
+        self._checked: set[str] = set()
+        """Slugs of agents that this Core can run."""
         self._prepared: set[str] = set()
         """Harnesses for which the Core is known to be ready."""
         self._closed: str | None = None
@@ -244,7 +248,7 @@ class Engine:
         return run
 
     def new_run(self, run_id: str | None = None) -> Run:
-        """A run without rollouts, for `submit_rollouts`. Raises ValueError for a run id that can't be part of a name."""
+        """A run without rollouts, for `submit_rollouts`. Raises ValueError for an id that can't be part of names."""
         if run_id is not None and (run_id != slug(run_id, dots=False) or len(run_id) > 40):
             raise ValueError(f"run_id: expected at most 40 of A-Z a-z 0-9 - _, got {run_id!r}")
         return Run(run_id or self._new_run_id(), self._on_read, self._end_in_flight)
@@ -357,10 +361,12 @@ class Engine:
         return run, rollouts
 
     def _require_runnable(self, rollout: Rollout) -> None:
+        embedded = self.parts.core.is_ours
         if self.parts.replay is not None:
             return
-        check_agent(rollout.agent, embedded=self.parts.core.is_ours)
-        embedded = self.parts.core.is_ours
+        if rollout.agent.slug not in self._checked:
+            check_agent(rollout.agent, embedded=embedded)
+            self._checked.add(rollout.agent.slug)
         if (reason := why_skipped(rollout.task, rollout.agent, embedded=embedded, network=rollout.network)) is not None:
             raise ValueError(f"task {rollout.task.id}: {reason}")
 
@@ -373,14 +379,14 @@ class Engine:
     # ---- starting
 
     def _start(self, run: Run, rollouts: Sequence[Rollout], maybe_finished: Collection[str] = ()) -> None:
-        if self.parts.replay is None and self._defaults.prepares:
+        if self.parts.replay is None and self.parts.prepares:
             self.prepare((rollout.task, rollout.agent) for rollout in rollouts)
         with self._room:
             self._room.wait_for(lambda: self._has_room or self._closed)
             if self._closed is not None:
                 raise RunEnded(self._closed)
             self._runs[run.run_id] = run
-        self._learn(rollouts)
+        self._learn(run, rollouts)
         fresh = {rollout.rollout_id for rollout in rollouts if rollout.attempt == 1}
         known = {
             rollout_id: Outcome(record)
@@ -411,23 +417,22 @@ class Engine:
             self.parts.store.save(record, ran=False)
         return Outcome(record, reused=True)
 
-    def _learn(self, rollouts: Sequence[Rollout]) -> None:
+    def _learn(self, run: Run, rollouts: Sequence[Rollout]) -> None:
         """Note what a new submit brings: keys, secrets, what is planned, what sandboxes must hide."""
         self.parts.store.caps.start()
         secrets: set[str] = set()
         for rollout in rollouts:
             agent = rollout.agent
-            if (rollout.run_id, agent.slug) not in self._keys and self.parts.replay is None:
-                if (key := model_key(agent)) is not None:
-                    self._keys[rollout.run_id, agent.slug] = key
-                    secrets.add(key)
+            known = (rollout.run_id, agent.slug) in self._keys or self.parts.replay is not None
+            if not known and (key := model_key(agent)) is not None:
+                self._keys[rollout.run_id, agent.slug] = key
+                secrets.add(key)
         tasks = {id(rollout.task): rollout.task for rollout in rollouts}.values()
         secrets.update(secret for task in tasks for secret in task.secrets)
         self.parts.store.mask(secrets)
-        if self._defaults.prepares:
-            known = (rollout for run_id in {one.run_id for one in rollouts} for rollout in self._runs[run_id].rollouts)
-            for run_id, planned in count_planned_by_run([*known, *rollouts]).items():
-                self.parts.store.set_plan(run_id, planned)
+        if self.parts.prepares:
+            pairs = ((one.agent.slug, one.task.id) for one in (*run.rollouts, *rollouts))
+            self.parts.store.set_plan(run.run_id, count_planned(pairs))
             self.hide(self._places(list(tasks)))
 
     def _places(self, tasks: Sequence[Task]) -> Places:
@@ -512,8 +517,6 @@ class _Defaults:
     network: Network = field(default_factory=Network.disabled)
     retries: int = 1
     failed_turns: FailedTurns | None = "missing"
-    prepares: bool = True
-    """Whether each submit prepares what it needs. False: the caller calls `prepare` itself, in one of its processes."""
 
     def __post_init__(self) -> None:
         if self.failed_turns not in ("missing", "zero", None):

@@ -104,12 +104,12 @@ class Source(Protocol):
 class Replayer:
     """Grades the rows of a file as a run's rollouts. What it is given is as in `rollout.RolloutRunner`.
 
-    `grades_itself` says whose grading is built in: it is linear, and of a short answer it needs no thread.
+    `uses_builtin_grading` says whose grading is built in: it is linear, and of a short answer it needs no thread.
     """
 
     replay: Source
     grade: Grader
-    grades_itself: Callable[[Task], bool]
+    uses_builtin_grading: Callable[[Task], bool]
     save: Callable[[RolloutRecord], None]
     keep_files: KeepFiles
     keep_items: bool = True
@@ -176,7 +176,7 @@ class Replayer:
         )
 
     async def _grade(self, answer: Answer, rollout: Rollout) -> Grade:
-        if self.grades_itself(rollout.task) and _is_short(answer):
+        if self.uses_builtin_grading(rollout.task) and _is_short(answer):
             return self.grade(rollout.task, answer, rollout)  # takes less time than handing it to a thread
         return await self.graders.call(lambda: self.grade(rollout.task, answer, rollout))
 

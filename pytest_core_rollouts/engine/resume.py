@@ -49,7 +49,7 @@ class Resumed:
     path: Path
     run_id: str
     rows: Mapping[str, Sequence[tuple[int, RolloutRecord]]] = field(repr=False)
-    torn: str | None = None
+    truncated_tail: str | None = None
     """What was passed over at the end of the file."""
 
     @classmethod
@@ -169,7 +169,7 @@ class Plan:
     verdicts: Mapping[str, Verdict]
 
     @property
-    def owed(self) -> int:
+    def to_run(self) -> int:
         """Rollouts that have to run: these need a Core."""
         return self._count("run")
 
@@ -179,7 +179,7 @@ class Plan:
         yield (
             f"resume: {self._count('reuse')} of {len(self.verdicts)} rollouts reused, "
             + (f"{graded} graded anew, " if graded else "")
-            + f"{self.owed} to run"
+            + f"{self.to_run} to run"
         )
         yield from sorted({f"resume: {verdict.lacking}" for verdict in self.verdicts.values() if verdict.lacking})
         whys = sorted({verdict.why for verdict in self.verdicts.values() if verdict.why})
@@ -191,7 +191,7 @@ class Plan:
         return sum(verdict.action == action for verdict in self.verdicts.values())
 
 
-def command(args: Sequence[str], path: Path, run_id: str, here: Path) -> str:
+def resume_command(args: Sequence[str], path: Path, run_id: str, here: Path) -> str:
     """The whole command that goes on with a run, for a shell in the folder `here`; `args`: what pytest was given."""
     file = path.relative_to(here) if path.is_relative_to(here) else path
     named = str(file) if path.stem == run_id else f"{file}::{run_id}"  # the file may hold other runs, or will

@@ -16,7 +16,14 @@ from pytest_core_rollouts.tasks.matrix import Agent, Rollout
 
 
 class RunEnded(Exception):
-    """The run ended before its rollouts did: it was cancelled, the engine was closed or broke. `str()` says which."""
+    """The run ended before its rollouts did: it was cancelled, the engine was closed or broke.
+
+    `reason` says which; `str()` also says how many rollouts have no result.
+    """
+
+    def __init__(self, reason: str, missing: str = "") -> None:
+        super().__init__(f"{reason} ({missing})" if missing else reason)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,7 @@ class Run:
         if rollout_id is not None and rollout_id in self._results:
             return self._results.pop(rollout_id)
         if self._pending and self._ended is not None:
-            raise RunEnded(f"{self._ended} ({self._pending} rollouts of run {self.run_id} have no result)")
+            raise RunEnded(self._ended, f"{self._pending} rollouts of run {self.run_id} have no result")
         return None
 
     def _read(self, outcome: Outcome | None) -> Outcome | None:

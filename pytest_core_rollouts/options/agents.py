@@ -7,20 +7,17 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import pytest
 
-from pytest_core_rollouts.agents_api.address import is_loopback, normalize_base_url
+from pytest_core_rollouts.agents_api.address import require_secure_url
+from pytest_core_rollouts.engine.preflight import MODEL_KEY, check_agent
 from pytest_core_rollouts.options import values as option_values
 from pytest_core_rollouts.options.values import OptionValues
 from pytest_core_rollouts.tasks.folders import fs_name
 from pytest_core_rollouts.tasks.matrix import DEFAULT, HARNESS_PROTOCOLS, MODELLESS, Agent, MatrixError, check_distinct
 
 EMBEDDED: Final = "embedded"
-MODEL_URLS: Final = {"responses": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
-"""Examples, for messages: whose model is paid for is always said."""
-MODEL_KEY: Final = "MODEL_API_KEY"
 
 
 def agents_from_options(values: OptionValues, core: str | None) -> tuple[Agent, ...]:
@@ -39,13 +36,10 @@ def agents_from_options(values: OptionValues, core: str | None) -> tuple[Agent, 
     agents = _with_harness_config(values, agents)
     try:
         for agent in agents:
-            agent.check()
+            check_agent(agent, embedded=None if core is None else core == EMBEDDED)
         check_distinct(agents)
     except MatrixError as error:
         raise pytest.UsageError(str(error)) from None
-    for agent in agents:
-        _check_core(agent, core)
-        _check_base_url(agent)
     return tuple(agents)
 
 
@@ -55,17 +49,11 @@ def model_key_names(agents: Iterable[Agent]) -> list[str]:
 
 
 def secure_url(text: str, where: str) -> str:
-    """A base URL, normalized: https, or http towards this machine. Raises pytest.UsageError."""
+    """The normalized base URL. Raises pytest.UsageError if a key would be sent to another machine unencrypted."""
     try:
-        url = normalize_base_url(text)
+        return require_secure_url(text)
     except ValueError as error:
         raise pytest.UsageError(f"{where}: {error}") from None
-    parts = urlsplit(url)
-    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
-        raise pytest.UsageError(
-            f"{where}: {url} would get the key in the clear; use https (http is for this machine only)"
-        )
-    return url
 
 
 def _agent(values: OptionValues, harness: str, model: str) -> Agent:
@@ -127,35 +115,3 @@ def _harness_config(text: str) -> tuple[str, str, Any]:
 
 def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON")
-
-
-def _check_core(agent: Agent, core: str | None) -> None:
-    if core == EMBEDDED:
-        _check_embedded(agent)
-    if core not in (None, EMBEDDED) and agent.harness in MODELLESS:
-        raise pytest.UsageError(
-            f"{_shown(agent)}: runs on the embedded Core alone (--core embedded); a solution must not leave here"
-        )
-
-
-def _check_embedded(agent: Agent) -> None:
-    from pytest_core_rollouts.embedded.launch import HARNESSES  # with it come modules that few runs need
-
-    if agent.harness not in HARNESSES:
-        runs = ", ".join(HARNESSES)
-        raise pytest.UsageError(f"{_shown(agent)}: the embedded Core runs {runs}; {agent.harness} needs another one")
-    if (protocols := HARNESS_PROTOCOLS[agent.harness]) and agent.base_url is None:
-        url = MODEL_URLS[protocols[0]]
-        raise pytest.UsageError(
-            f"{_shown(agent)}: the embedded Core has no model of its own; say --model NAME --model-base-url {url} and "
-            f"put the key in {MODEL_KEY} (or give model, base_url and api_key_env in an agent file)"
-        )
-
-
-def _check_base_url(agent: Agent) -> None:
-    if agent.base_url is not None:
-        secure_url(agent.base_url.replace("{rollout_id}", "rollout"), f"{_shown(agent)}: model base URL")
-
-
-def _shown(agent: Agent) -> str:
-    return f"agent {agent.name}" if agent.name is not None else f"harness {agent.harness}"

@@ -125,24 +125,6 @@ class Settings:
                 )
         return None
 
-    def require_core(self) -> None:
-        """Make sure, once rollouts are selected, of a Core and every key. Raises pytest.UsageError in one line.
-
-        Not checked before: what is wrong in the environment must not cost anybody a run that selects no rollout.
-        """
-        if self.core is None:
-            raise pytest.UsageError(
-                "rollouts need a Core: set OPENAI_BASE_URL and OPENAI_API_KEY, or say --core URL, "
-                "or --core embedded for one of our own on this machine"
-            )
-        if not self.embedded:
-            secure_url(self.core, "OPENAI_BASE_URL")
-            if self.core_key is None:
-                raise pytest.UsageError(f"the Core at {self.core} needs a key: set OPENAI_API_KEY")
-        for name in model_key_names(self.agents):
-            if name not in self.model_keys:
-                raise pytest.UsageError(f"a model base URL needs its key: set the environment variable {name}")
-
 
 def read_settings(config: pytest.Config) -> Settings:
     """Check everything that was asked for; a `pytest.UsageError` says in one line what is wrong and what to do."""

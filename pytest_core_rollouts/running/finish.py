@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.aside import run_aside
 from pytest_core_rollouts.records import RecordsError, RolloutRecord
 from pytest_core_rollouts.report.cells import plain
 from pytest_core_rollouts.report.html import HtmlReport, HtmlReportError, write_html
@@ -19,10 +18,10 @@ from pytest_core_rollouts.report.markdown import markdown
 from pytest_core_rollouts.report.markdown import terminal as terminal_table
 from pytest_core_rollouts.report.step_summary import append_summary
 from pytest_core_rollouts.results.summary import Summary, slimmed, summarize
-from pytest_core_rollouts.rollout.leftovers import Sweep, sweep
+from pytest_core_rollouts.rollout.leftovers import Sweep
 from pytest_core_rollouts.running import judging
 from pytest_core_rollouts.running.judging import Judged
-from pytest_core_rollouts.running.run import Run
+from pytest_core_rollouts.running.session_run import SessionRun
 from pytest_core_rollouts.tasks.matrix import name_rollouts, run_began
 
 LEAST_SWEEP = 1.5
@@ -34,7 +33,7 @@ NOT_RUN_LINES = 20
 class Ending:
     """What the end of the session says about its rollouts."""
 
-    run: Run
+    run: SessionRun
     summary: Summary = field(default_factory=lambda: summarize(()))
     not_run: list[str] = field(default_factory=list)
     """A line per task and agent of which samples did not run."""
@@ -110,27 +109,27 @@ class Ending:
         if run.resumed is not None:
             reused = len(run.reused)
             yield f"resumed: {reused} rollout{' was' if reused == 1 else 's were'} reused, not run again"
-        if self.not_run and (reason := run.caps.reached()) is not None:
+        if self.not_run and (reason := run.store.caps.reached()) is not None:
             yield f"stopped: {reason}"
         if interrupted := sum(agent.interrupted for agent in self.summary.agents):
             yield f"interrupted: {interrupted} rollout{' that was' if interrupted == 1 else 's that were'} in flight"
-        if run.caps.unknown:
-            yield f"--rollout-max-tokens counted without {run.caps.unknown} attempts whose usage is unknown"
+        if run.store.caps.unknown:
+            yield f"--rollout-max-tokens counted without {run.store.caps.unknown} attempts whose usage is unknown"
 
 
-def finish(run: Run) -> Ending:
+def finish(run: SessionRun) -> Ending:
     """Close the run: sweep its Sessions, stop its Core, sum up its rows."""
     ending = Ending(run)
     if run.may_have_sessions:
-        ending.swept = run_aside(
-            sweep(run.core.connect, run.run_id, since=_began(run) - 60, seconds=_sweep_seconds(run), spare=_spare(run))
+        ending.swept = run.engine.sweep(
+            run.run_id, since=_began(run) - 60, seconds=_sweep_seconds(run), spare=_spare(run)
         )
     run.close()
-    if run.books.broken is not None:
-        ending.problems.append(run.books.broken)
+    if run.store.failure is not None:
+        ending.problems.append(run.store.failure)
     seen: dict[str, str] = {}
     try:
-        rows = list(slimmed(_noting(run.books.rows(), seen)))
+        rows = list(slimmed(_noting(run.store.rows(run.run_id), seen)))
         graded = {row.rollout_id for row in rows if row.graded}
         ending.lacking = any(rollout_id not in graded for rollout_id in run.selected)
         ending.summary = summarize(rows, planned=len(run.selected))
@@ -149,22 +148,22 @@ def finish(run: Run) -> Ending:
     return ending
 
 
-def _sweep_seconds(run: Run) -> float:
+def _sweep_seconds(run: SessionRun) -> float:
     """What is left of the time that a stop may take: CI kills what has not ended some ten seconds after its SIGTERM."""
     run.note_stop()
-    assert run.stop_until is not None
-    return max(LEAST_SWEEP, run.stop_until - time.monotonic())
+    assert run.stop_deadline is not None
+    return max(LEAST_SWEEP, run.stop_deadline - time.monotonic())
 
 
-def _began(run: Run) -> float:
+def _began(run: SessionRun) -> float:
     """When the run began, in Unix time; of two clocks that disagree since then the one that says earlier."""
     began = (run_began(run.run_id) if run.resumed is not None else None) or run.started_at
     return min(began.timestamp(), time.time() - (time.monotonic() - run.started))
 
 
-def _spare(run: Run) -> str | None:
+def _spare(run: SessionRun) -> str | None:
     """Why Sessions are not to be deleted: they hold results that are nowhere else."""
-    if run.books.broken is None:
+    if run.store.failure is None:
         return None
     return "its result could not be written; --rollout-resume takes it from there"
 

@@ -18,10 +18,10 @@ from pytest_core_rollouts.results.summary import AgentScore, Summary, TaskScore,
 from pytest_core_rollouts.tasks import Task
 
 if TYPE_CHECKING:
-    from pytest_core_rollouts.running.run import Run
+    from pytest_core_rollouts.running.session_run import SessionRun
 
 
-def prepare(run: Run) -> Baseline | None:
+def prepare(run: SessionRun) -> Baseline | None:
     """The baseline, if one was given. Raises pytest.UsageError for a gate that could never be decided."""
     settings = run.settings
     baseline = None
@@ -42,11 +42,11 @@ def prepare(run: Run) -> Baseline | None:
     return baseline
 
 
-def _require_agents(run: Run, baseline: Baseline, gate: str) -> None:
+def _require_agents(run: SessionRun, baseline: Baseline, gate: str) -> None:
     known = {agent.identity: agent.label for agent in baseline.summary.agents}
-    if len(known) == len(run.chosen) == 1:
+    if len(known) == len(run.agent_tasks) == 1:
         return
-    for identity in run.chosen:
+    for identity in run.agent_tasks:
         if identity not in known:
             harness, model, name = identity
             raise pytest.UsageError(
@@ -55,7 +55,7 @@ def _require_agents(run: Run, baseline: Baseline, gate: str) -> None:
             )
 
 
-def outlook(run: Run, task_of: Callable[[str], Task | None]) -> Iterator[str]:
+def outlook(run: SessionRun, task_of: Callable[[str], Task | None]) -> Iterator[str]:
     """What a replay leaves out and what the gate `baseline` will be able to see: said before anything is paid for.
 
     `task_of` gives a task by its id, None where it can't be told. Raises pytest.UsageError where the gate could see
@@ -93,11 +93,11 @@ def _is_as_before(score: TaskScore, agent: AgentScore, task: Task | None) -> boo
     return score.digests == {(task.input_digest, task.grading_digest)} and not expected_to_fail
 
 
-def _replayed(run: Run) -> Iterator[str]:
+def _replayed(run: SessionRun) -> Iterator[str]:
     replay = run.settings.replay
     if replay is None:
         return
-    selected = {task for tasks in run.chosen.values() for task in tasks}
+    selected = {task for tasks in run.agent_tasks.values() for task in tasks}
     left_out = sorted(task for task in replay.rows if task not in selected)
     tasks = f"; no rollout selected of {', '.join(left_out[:5])}" if left_out else ""
     more = f" and {len(left_out) - 5} more tasks" if len(left_out) > 5 else ""
@@ -125,13 +125,13 @@ class Judged:
         return [changes(*compared, width=width, whole=whole) for compared in self.comparisons]
 
 
-def ask(run: Run, rows: list[RolloutRecord], summary: Summary) -> Judged:
+def ask(run: SessionRun, rows: list[RolloutRecord], summary: Summary) -> Judged:
     """Ask every gate, if there is one beside each rollout's own assertion, and compare with the baseline."""
     settings = run.settings
     judged = summarize(rows, planned=len(run.selected), judged=True)
     said = Judged(comparisons=comparisons(judged, run.baseline))
     if settings.soft or settings.allow_errors is not None:  # what an allowed error hides, `each` must not overlook
-        said.judgments = judge(settings.gates, judged, run.baseline, _without_xfails(run.chosen, summary))
+        said.judgments = judge(settings.gates, judged, run.baseline, _without_xfails(run.agent_tasks, summary))
     if settings.allow_errors is not None:
         said.judgments.append(settings.allow_errors.judge(judged))
     return said

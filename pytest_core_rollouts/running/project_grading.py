@@ -24,17 +24,17 @@ class ProjectGrading:
         self._hooks: dict[str, Any] = {}
         """By task, the hooks that see it: those of the conftest files on its way."""
 
-    def heed(self, item: RolloutItem) -> None:
+    def register(self, item: RolloutItem) -> None:
         """From now on the item's task is graded by the hooks of its folder."""
         self._hooks[item.task.id] = item.ihook
 
-    def asks_nobody(self, task: Task) -> bool:
+    def uses_builtin_grading(self, task: Task) -> bool:
         """Whether no code of the project's has a say in the task's grade."""
         return task.grader is None and not self._hooks[task.id].pytest_rollout_grade.get_hookimpls()
 
     def grade(self, task: Task, answer: Answer, rollout: Rollout) -> Grade:
         """Grade as the project says, else as the task does. Runs in a thread, off the event loop."""
-        if not self._hide_expected or self.asks_nobody(task):
+        if not self._hide_expected or self.uses_builtin_grading(task):
             return self._grade(task, answer, rollout)
         try:
             return hide_note(self._grade(task, answer, rollout))

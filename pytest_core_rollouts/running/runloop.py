@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_core_rollouts.collecting.collect import RolloutItem
-from pytest_core_rollouts.engine.pool import PoolStopped
-from pytest_core_rollouts.running.run import Run
+from pytest_core_rollouts.engine.runs import RunEnded
+from pytest_core_rollouts.running.session_run import SessionRun
 
 
 class Boundary(pytest.Item):
@@ -23,7 +23,7 @@ class Boundary(pytest.Item):
         raise AssertionError("a boundary is never run")
 
 
-def run_items(session: pytest.Session, run: Run) -> bool | None:
+def run_items(session: pytest.Session, run: SessionRun) -> bool | None:
     """Run all items; None where pytest's own loop is to go on, or that of an xdist worker, which may not reorder."""
     rollouts = [item for item in session.items if isinstance(item, RolloutItem)]
     if not rollouts or run.is_worker:
@@ -34,7 +34,7 @@ def run_items(session: pytest.Session, run: Run) -> bool | None:
     return True
 
 
-def wait_before(item: pytest.Item, run: Run) -> bool | None:
+def wait_before(item: pytest.Item, run: SessionRun) -> bool | None:
     """In a worker, wait for the rollout before its protocol starts, so that one that will not run is not reported.
 
     Where it knows its own part of the items beforehand, it keeps several of them in flight; other tests come first.
@@ -42,21 +42,21 @@ def wait_before(item: pytest.Item, run: Run) -> bool | None:
     if not run.is_worker:
         return None
     if not isinstance(item, RolloutItem):
-        return True if run.stop_wanted() is not None else None
-    run.submit_dealt(item.session.items)
-    if run.id_of(item) in run.told():
+        return True if run.must_stop else None
+    run.submit_assigned(item.session.items)
+    if run.is_reported_elsewhere(item):
         return True
     if not item.starts_at_once:
         return None
     try:
-        run.await_outcome(item)
-    except PoolStopped:
+        item.deliver(run.outcome_of(item))
+    except RunEnded:
         return True
     return None
 
 
 class _Loop:
-    def __init__(self, session: pytest.Session, run: Run) -> None:
+    def __init__(self, session: pytest.Session, run: SessionRun) -> None:
         self.session = session
         self.rollouts_run = run
         self.boundary = Boundary.from_parent(session, name="rollouts")
@@ -77,14 +77,16 @@ class _Loop:
     def _as_they_finish(self, waiting: dict[str, RolloutItem]) -> None:
         while waiting:
             try:
-                rollout_id = self.rollouts_run.next_done()
-            except PoolStopped as stopped:
-                if self.rollouts_run.caps.stopped is not None:
-                    self.session.shouldfail = f"{stopped} ({len(waiting)} rollouts not run)"
-                    raise self.session.Failed(self.session.shouldfail) from None
-                raise self.session.Interrupted(f"{stopped} ({len(waiting)} rollouts not run)") from None
-            if rollout_id is not None:
-                item = waiting.pop(rollout_id)
+                outcome = self.rollouts_run.next_done()
+            except RunEnded as ended:
+                text = f"{ended.reason} ({len(waiting)} rollouts not run)"
+                if self.rollouts_run.store.caps.stopped is not None:
+                    self.session.shouldfail = text
+                    raise self.session.Failed(text) from None
+                raise self.session.Interrupted(text) from None
+            if outcome is not None:
+                item = waiting.pop(outcome.record.rollout_id)
+                item.deliver(outcome)
                 self._one(item, self.boundary if waiting else None)
 
     def _one(self, item: pytest.Item, following: pytest.Item | None) -> None:

@@ -18,8 +18,7 @@ from pytest_core_rollouts.options.settings import Settings, read_settings, setti
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.report.cells import reward_text
 from pytest_core_rollouts.running import finish, runloop
-from pytest_core_rollouts.running.display import Display
-from pytest_core_rollouts.running.run import Run
+from pytest_core_rollouts.running.session_run import SessionRun
 from pytest_core_rollouts.running.signals import Signals
 from pytest_core_rollouts.running.workers import Controller, Worker, fall_silent
 from pytest_core_rollouts.tasks.grader_pool import POOL
@@ -37,9 +36,10 @@ def begin(config: pytest.Config) -> None:
         task_data.refuse_collected(config)
     if any(config.getoption(name, False) for name in DRY):
         return
-    config.stash[run_key] = run = Run(config, settings)
+    worker = Worker(config.workerinput) if hasattr(config, "workerinput") else None
+    config.stash[run_key] = run = SessionRun(config, settings, worker)
     signals = Signals()
-    config.pluginmanager.register(SessionPlugin(run, signals), "core-rollouts-session")
+    config.pluginmanager.register(SessionPlugin(run, signals, worker), "core-rollouts-session")
     if not run.is_worker and config.getoption("dist", "no") != "no":
         if settings.concurrency not in (None, 1) and config.getoption("dist") != "load":
             raise pytest.UsageError("--rollout-concurrency under -n deals out the rollouts itself; leave out --dist")
@@ -51,7 +51,7 @@ def header(config: pytest.Config) -> str | None:
     run = config.stash.get(run_key, None)
     if run is None:
         return None
-    assert isinstance(run, Run)
+    assert isinstance(run, SessionRun)
     return f"rollouts: run {run.run_id}, results in {shown(run.out, config)}"
 
 
@@ -112,29 +112,19 @@ class Account(str):
 class SessionPlugin:
     """The hooks of a session that runs rollouts; registered only when rollouts were asked for."""
 
-    def __init__(self, run: Run, signals: Signals) -> None:
+    def __init__(self, run: SessionRun, signals: Signals, worker: Worker | None) -> None:
         self.run = run
         self.signals = signals
         self.node_ids = NodeIds(run.config, run.settings)
-        self.worker: Worker | None = None
+        self.worker = worker
         self.last: RolloutItem | None = None
-        if run.is_worker:
-            self._obey(Worker(run.config.workerinput))  # type: ignore[attr-defined]
-        else:
+        if worker is None:
             signals.interrupt_pytest()
+        else:
+            signals.note(worker.terminate)
+            run.config.pluginmanager.register(worker, "core-rollouts-worker")
         self.ending: finish.Ending | None = None
         self.warnings: list[str] = []
-
-    def _obey(self, worker: Worker) -> None:
-        self.worker = worker
-        self.run.stop_wanted = lambda: worker.stop_reason
-        self.run.begun_before = lambda: worker.shared.listed("again")
-        self.run.told = lambda: worker.shared.listed("told")
-        self.run.books.on_broken = worker.shared.break_off
-        self.run.dealt = lambda: worker.shared.dealt_to(worker.name)
-        self.run.tell = worker.tell
-        self.signals.note(worker.terminate)
-        self.run.config.pluginmanager.register(worker, "core-rollouts-worker")
 
     # ---- before the first rollout
 
@@ -149,11 +139,10 @@ class SessionPlugin:
         selected = [one for one, item in zip(chosen, rollouts, strict=True) if not item.is_skipped]
         self.run.prepare(selected, chosen, tasks.get)
         if self.run.ready and not self.run.is_worker:
-            places = self.run.concurrency
-            self.run.display = Display(session.config, len(self.run.selected), self.run.state, places=places)
+            self.run.start_display(self.run.concurrency)
 
     def pytest_report_collectionfinish(self) -> list[str]:
-        return [] if self.run.is_worker else self.run.outlook
+        return [] if self.run.is_worker else self.run.preflight_lines
 
     # ---- running
 
@@ -258,7 +247,7 @@ class SessionPlugin:
         if self.run.display is not None:
             self.run.display.close()
         if self.worker is None:
-            self.signals.end_at_once(self.run.last_words)
+            self.signals.end_at_once(self.run.abort_message)
         elif self.worker.is_orphan:
             fall_silent()
         self.run.stop("the session ended")
@@ -268,13 +257,13 @@ class SessionPlugin:
             self.ending = finish.finish(self.run)
             if session.exitstatus == pytest.ExitCode.OK and not self.ending.green:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
-            if self.run.books.broken is not None:
+            if self.run.store.failure is not None:
                 session.exitstatus = pytest.ExitCode.INTERRUPTED
         self.signals.restore()
 
     def _all_skipped(self, status: int | pytest.ExitCode) -> bool:
         """Whether a gate is to be asked although no rollout was to run: then it does not pass."""
-        return bool(self.run.settings.soft and self.run.chosen and status == pytest.ExitCode.OK)
+        return bool(self.run.settings.soft and self.run.agent_tasks and status == pytest.ExitCode.OK)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, object, object]:

@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Container, Generator, Iterator, Sequence
+from collections.abc import Collection, Container, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -34,8 +34,8 @@ from pytest_core_rollouts.collecting.explain import explain_fault
 from pytest_core_rollouts.collecting.generated import find_generated
 from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
 from pytest_core_rollouts.rollout import lost_record
-from pytest_core_rollouts.running.display import REDRAW, Display, State
-from pytest_core_rollouts.running.run import Run
+from pytest_core_rollouts.running.display import REDRAW, State
+from pytest_core_rollouts.running.session_run import SessionRun
 from pytest_core_rollouts.running.sharding import ShardScheduling, shard_of
 from pytest_core_rollouts.running.shared_folder import SharedFolder
 from pytest_core_rollouts.running.signals import Signals
@@ -53,7 +53,7 @@ CRASHES = 2
 class Controller:
     """The controller's side, registered only there."""
 
-    def __init__(self, run: Run, signals: Signals) -> None:
+    def __init__(self, run: SessionRun, signals: Signals) -> None:
         self.run = run
         self.signals = signals
         self.node_ids = NodeIds(run.config, run.settings)
@@ -106,11 +106,10 @@ class Controller:
         task_of = functools.lru_cache(None)(lambda task_id: self._task(by_task[task_id]))
         self.run.prepare([(named.task_id, named.agent, named.sample) for named in rollouts], task_of=task_of)
         if self.run.ready:
-            self.signals.ask(self._stop, self.run.last_words)
-            self._tell(self.run.outlook)
+            self.signals.ask(self._stop, self.run.abort_message)
+            self._tell(self.run.preflight_lines)
             places = self.workers * self._in_flight
-            self.run.display = Display(self.run.config, len(self.run.selected), self.shared.state, places=places)
-            self.run.display.tick_by_itself()
+            self.run.start_display(places, self.shared.state).tick_by_itself()
 
     def _tell(self, lines: Sequence[str]) -> None:
         reporter: pytest.TerminalReporter | None = self.run.config.pluginmanager.get_plugin("terminalreporter")
@@ -157,7 +156,7 @@ class Controller:
             if not self._is_told(rollout_id := self._rollout_id(named))
         }
         self.shared.add("again", waiting.values())
-        done = self.run.books.finished(set(waiting.values()))
+        done = self.run.store.finished(self.run.run_id, set(waiting.values()))
         unfinished = [node_id for node_id, rollout_id in waiting.items() if rollout_id not in done]
         in_flight = unfinished[: self._in_flight]
         self._crashes.update(in_flight)
@@ -203,12 +202,12 @@ class Controller:
         task = self._task(named)
         rollout = self.run.plan(task or Task(id=named.task_id, instruction="unknown"), named.agent, named.sample)
         self.shared.add("told", [rollout.rollout_id])
-        if self.run.books.finished({rollout.rollout_id}):
+        if self.run.store.finished(self.run.run_id, {rollout.rollout_id}):
             return f"its worker died {CRASHES} times while it told the result, which is in {self.run.out}"
         record = lost_record(rollout, f"its worker died {CRASHES} times")
         if task is None:
             record = replace(record, input_digest="", grading_digest="")
-        self.run.books.save(record)
+        self.run.store.save(record)
         return explain_fault(record)
 
     def _task(self, named: NamedRollout) -> Task | None:
@@ -234,7 +233,8 @@ class Controller:
     def pytest_sessionfinish(self) -> None:
         """However it ends, workers have to know before xdist lets go of them."""
         self.shared.stop("the session ended")
-        self.run.books.broken = self.run.books.broken or self.shared.broken
+        if (reason := self.shared.broken) is not None:
+            self.run.store.mark_failed(reason)
 
     def pytest_unconfigure(self) -> None:
         self.shared.remove()
@@ -260,7 +260,29 @@ class Worker:
         self._told = State(0, "")
         self._next = 0.0
 
-    def tell(self, state: State) -> None:
+    # ---- what the run asks (see `session_run.WorkerLink`)
+
+    def stop_reason(self) -> str | None:
+        if self._terminated is not None:
+            return self._terminated
+        if self.is_orphan:
+            fall_silent()
+            return "the controller is gone"
+        return self.shared.stop_reason
+
+    def maybe_finished(self) -> Collection[str]:
+        return self.shared.listed("again")
+
+    def reported_elsewhere(self) -> Collection[str]:
+        return self.shared.listed("told")
+
+    def assigned_items(self) -> Sequence[int]:
+        return self.shared.dealt_to(self.name)
+
+    def mark_failed(self, reason: str) -> None:
+        self.shared.break_off(reason)
+
+    def publish(self, state: State) -> None:
         """Let the controller know how things stand here, now and then."""
         if state != self._told and time.monotonic() >= self._next:
             self._told, self._next = state, time.monotonic() + REDRAW
@@ -331,16 +353,6 @@ class Worker:
     def is_orphan(self) -> bool:
         """Whether the controller is gone."""
         return os.getppid() != self._controller
-
-    @property
-    def stop_reason(self) -> str | None:
-        """Why to stop, or None."""
-        if self._terminated is not None:
-            return self._terminated
-        if self.is_orphan:
-            fall_silent()
-            return "the controller is gone"
-        return self.shared.stop_reason
 
 
 def fall_silent() -> None:

@@ -1,0 +1,442 @@
+"""The run of a pytest session as one process sees it: which rollouts it has, and what it asks the engine for.
+
+The same class serves a plain run and, under xdist, the controller and each worker. The controller makes run id, JSONL
+path and Core once and passes them to its workers. Only the process that runs items submits rollouts, and only the
+controller (or the plain run) starts and stops the embedded Core, sweeps leftovers and reports.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from pytest_core_rollouts.collecting.collect import ResultSource, RolloutItem
+from pytest_core_rollouts.embedded.hidden import Places, find_places
+from pytest_core_rollouts.engine.caps import Caps
+from pytest_core_rollouts.engine.core_access import CoreAccess, CoreError, CoreUnreachable, EmbeddedOptions
+from pytest_core_rollouts.engine.engine import Engine, Parts
+from pytest_core_rollouts.engine.pool import CANCEL_SECONDS
+from pytest_core_rollouts.engine.resume import Plan, Resumed, Verdict, resume_command
+from pytest_core_rollouts.engine.store import RowStore
+from pytest_core_rollouts.options.settings import Settings
+from pytest_core_rollouts.records import RecordsError, count_planned
+from pytest_core_rollouts.results.baseline import Baseline
+from pytest_core_rollouts.results.gate import Identity
+from pytest_core_rollouts.rollout import Outcome
+from pytest_core_rollouts.running import judging
+from pytest_core_rollouts.running.display import Display, State
+from pytest_core_rollouts.running.project_grading import ProjectGrading
+from pytest_core_rollouts.tasks import Task
+from pytest_core_rollouts.tasks.matrix import Agent, Chosen, MatrixError, Rollout, make_id, new_run_id
+
+TICK = 0.2
+"""Seconds between two looks at Ctrl-C while waiting for a rollout."""
+CONCURRENCY = 4
+RESUMED_ROWS = "resumed"
+"""The file that passes the rows of a resumed run to workers."""
+
+
+class WorkerLink(Protocol):
+    """What a worker learns from its controller, and what it reports to it."""
+
+    def stop_reason(self) -> str | None:
+        """Why the run must stop, or None."""
+
+    def maybe_finished(self) -> Collection[str]:
+        """Ids of rollouts that a dead worker may have finished."""
+
+    def reported_elsewhere(self) -> Collection[str]:
+        """Ids of rollouts that were reported to pytest by a dead worker or, given up, by the controller."""
+
+    def assigned_items(self) -> Sequence[int]:
+        """Which of the collected items are this worker's, if the controller assigned them all at once."""
+
+    def publish(self, state: State) -> None:
+        """Show how things stand here, now and then."""
+
+    def mark_failed(self, reason: str) -> None:
+        """Stop all workers: rows can't be written any more."""
+
+
+class NoLink:
+    """The link of a run without workers."""
+
+    def stop_reason(self) -> str | None:
+        return None
+
+    def maybe_finished(self) -> Collection[str]:
+        return ()
+
+    def reported_elsewhere(self) -> Collection[str]:
+        return ()
+
+    def assigned_items(self) -> Sequence[int]:
+        return ()
+
+    def publish(self, state: State) -> None:
+        """Nobody asks."""
+
+    def mark_failed(self, reason: str) -> None:
+        """Nobody else writes rows."""
+
+
+class SessionRun(ResultSource):
+    """A pytest session's run in this process: a thin layer that turns items into rollouts and outcomes into results."""
+
+    def __init__(self, config: pytest.Config, settings: Settings, link: WorkerLink | None = None) -> None:
+        given: dict[str, Any] = getattr(config, "workerinput", {}).get("rollouts", {})
+        self.config = config
+        self.settings = settings
+        self.is_worker = hasattr(config, "workerinput")
+        self.resumed = _resumed_rows(given) if given else settings.resume
+        self.run_id: str = given.get("run_id") or (self.resumed.run_id if self.resumed else new_run_id())
+        self.out = Path(given["out"]) if given else self._default_out()
+        self.started_at, self.started = datetime.now(timezone.utc), time.monotonic()
+        self._link: WorkerLink = link or NoLink()
+        self.grading = ProjectGrading(hide_expected=settings.hide_expected)
+        folder = Path(given["folder"]) if given else None
+        self.store = RowStore(
+            self.out,
+            resumed=self.resumed,
+            items=settings.items,
+            hide_expected=settings.hide_expected,
+            caps=Caps(settings.max_time, settings.max_tokens, folder),
+            on_failure=self._link.mark_failed,
+        )
+        self.store.mask(settings.secrets)
+        options = EmbeddedOptions(settings.capture, settings.model_params) if settings.embedded else None
+        self.core = CoreAccess(
+            given.get("base_url") or (None if settings.embedded else settings.core),
+            given.get("api_key") or (None if settings.embedded else settings.core_key),
+            embedded=options,
+        )
+        parts = Parts(
+            self.core,
+            self.store,
+            self.grading,
+            self.concurrency,
+            keep_items=settings.items != "none",
+            keep_results=False,
+            resumed=self.resumed,
+            replay=settings.replay,
+            prepares=False,
+        )
+        self.engine = Engine.of(parts)
+        self._results = self.engine.new_run(self.run_id)
+        self.selected: dict[str, tuple[str, Agent, int]] = {}
+        """Task id, agent and sample of every rollout that is to run, by rollout id."""
+        self.agent_tasks: dict[Identity, frozenset[str]] = {}
+        """The task ids of each agent, also of those that are skipped."""
+        self.planned: dict[tuple[str, str], dict[str, int]] = {}
+        self.resume_plan: Plan | None = None
+        self.baseline: Baseline | None = None
+        self.preflight_lines: list[str] = []
+        """Lines printed before the first rollout."""
+        self.reported: set[str] = set()
+        """Ids of the rollouts that were reported to pytest."""
+        self.reused: set[str] = set()
+        """Those among them whose result an earlier session had."""
+        self.ready = False
+        """Whether rollouts were selected and nothing prevents them from running."""
+        self.display: Display | None = None
+        self.stop_deadline: float | None = None
+        """When (monotonic) everything must be over, once a stop was requested."""
+        self._submitted: set[str] = set()
+        self._assigned = False
+        self._stopped: str | None = None
+
+    def _default_out(self) -> Path:
+        if self.resumed is not None:
+            return self.resumed.path
+        return self.settings.out or self.config.rootpath / "runs" / f"{self.run_id}.jsonl"
+
+    # ---- before the first rollout
+
+    def for_workers(self, folder: Path) -> dict[str, Any]:
+        """What every worker shares with this process, in part by files in `folder`."""
+        self.core.reserve()
+        self.store.mask([self.core.api_key] if self.core.api_key else [])
+        self.store.caps.share(folder)
+        if self.resumed is not None and not (folder / RESUMED_ROWS).exists():
+            self.resumed.dump(folder / RESUMED_ROWS)
+        return {
+            "run_id": self.run_id,
+            "out": str(self.out),
+            "base_url": self.core.base_url,
+            "api_key": self.core.api_key,
+            "resumes": self.resumed is not None,
+            "folder": str(folder),
+        }
+
+    def prepare(
+        self,
+        selected: Iterable[Chosen],
+        chosen: Iterable[Chosen] | None = None,
+        task_of: Callable[[str], Task | None] = lambda task_id: None,
+    ) -> None:
+        """Rollouts were selected: make sure of Core, keys and JSONL before the first Session is paid for.
+
+        `chosen` also holds those that will be skipped. `task_of` returns a task by its id, None if it isn't known here.
+        Raises pytest.UsageError.
+        """
+        self.selected = {self.rollout_id(*one): one for one in selected}
+        for task_id, agent, _ in self.selected.values() if chosen is None else chosen:
+            identity = agent.harness, agent.model, agent.name
+            self.agent_tasks[identity] = self.agent_tasks.get(identity, frozenset()) | {task_id}
+        self.planned = count_planned((agent.slug, task_id) for task_id, agent, _ in self.selected.values())
+        self.store.set_plan(self.run_id, self.planned)
+        if not self.selected:
+            return
+        tasks = self._load_tasks(task_of)
+        places = places_of_run(self.config, self.settings, self.out, tasks.values())
+        self.engine.hide(places)
+        if self.is_worker:
+            self.ready = True
+            return
+        self.baseline = judging.prepare(self)
+        self.preflight_lines = list(judging.outlook(self, task_of))
+        if self.resumed is not None:
+            verdicts = {rollout_id: self._predict(*one, task_of) for rollout_id, one in self.selected.items()}
+            self.resume_plan = Plan(self.selected, verdicts)
+            self.preflight_lines += self.resume_plan.lines()
+            self.preflight_lines += [self.resumed.truncated_tail] if self.resumed.truncated_tail else []
+        self._prepare_engine(tasks, places)
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        self.out.touch()  # a run that is killed before its first row can be resumed all the same
+
+    def _load_tasks(self, task_of: Callable[[str], Task | None]) -> dict[str, Task]:
+        """The selected tasks by id. None in a controller without a Core of its own: it runs and grades nothing.
+
+        There they would be loaded for this only.
+        """
+        controls = not self.is_worker and self.config.getoption("dist", "no") != "no"
+        if controls and not (self.settings.embedded and self.needs_core):
+            return {}
+        task_ids = sorted({task_id for task_id, _, _ in self.selected.values()})
+        return {task_id: task for task_id in task_ids if (task := task_of(task_id)) is not None}
+
+    def _prepare_engine(self, tasks: dict[str, Task], places: Places) -> None:
+        check_pytest_options(self.config)
+        try:
+            self.store.check_writable()
+            if self.needs_core:
+                if self.settings.embedded:
+                    self.out.parent.mkdir(parents=True, exist_ok=True)  # a folder that doesn't exist can't be hidden
+                pairs = {(task_id, agent.slug): (task_id, agent) for task_id, agent, _ in self.selected.values()}
+                self.engine.prepare(
+                    ((tasks.get(task_id), agent) for task_id, agent in pairs.values()),
+                    places,
+                )
+        except CoreUnreachable as error:
+            self.ready = True
+            raise pytest.exit.Exception(str(error), returncode=pytest.ExitCode.INTERRUPTED) from None
+        except (CoreError, MatrixError, RecordsError) as error:
+            raise pytest.UsageError(str(error)) from None
+        self.ready = True
+
+    @property
+    def needs_core(self) -> bool:
+        """Whether there is anything to run whose result isn't known already."""
+        return self.settings.replay is None and (self.resume_plan is None or self.resume_plan.to_run > 0)
+
+    @property
+    def may_have_sessions(self) -> bool:
+        """Whether Sessions of this run may be on a server. The embedded Core's end with it."""
+        if self.settings.embedded:
+            return False
+        reachable = self.core.base_url is not None and self.core.api_key is not None
+        return self.core.reached or (self.resumed is not None and self.ready and reachable)
+
+    def _predict(self, task_id: str, agent: Agent, sample: int, task_of: Callable[[str], Task | None]) -> Verdict:
+        """What will become of a resumed rollout, as far as it is known before the process that runs it decides."""
+        assert self.resumed is not None
+        task = task_of(task_id)
+        return Verdict("run") if task is None else self.resumed.verdict(self.plan(task, agent, sample), marked=False)
+
+    def start_display(self, places: int, state: Callable[[], State] | None = None) -> Display:
+        """Show the run's progress. `places`: the most rollouts that can be in flight."""
+        self.display = Display(self.config, len(self.selected), state or self.state, places=places)
+        return self.display
+
+    # ---- rollouts
+
+    def rollout_id(self, task_id: str, agent: Agent, sample: int) -> str:
+        """The id of a rollout of this run."""
+        return make_id(self.run_id, task_id, agent, sample)
+
+    def id_of(self, item: RolloutItem) -> str:
+        """The id of the item's rollout."""
+        return self.rollout_id(item.task.id, item.agent, item.sample)
+
+    def plan(self, task: Task, agent: Agent, sample: int, attempt: int = 1) -> Rollout:
+        """A rollout with every setting resolved."""
+        settings = self.settings
+        return Rollout(
+            task=task,
+            agent=agent,
+            sample=sample,
+            run_id=self.run_id,
+            timeout=settings.timeout.over(task.timeout),
+            network=settings.network.over(task.network),
+            retries=settings.retries,
+            failed_turns=None if settings.embedded else settings.failed_turns,
+            labels=settings.labels,
+            model_params=settings.model_params,
+            attempt=attempt,
+        )
+
+    def submit_assigned(self, items: Sequence[pytest.Item]) -> None:
+        """Start what the controller has assigned to this worker: all of it by the time the first item runs."""
+        if self._assigned:
+            return
+        self._assigned = True
+        mine = [items[index] for index in self._link.assigned_items()]
+        if early := [item for item in mine if isinstance(item, RolloutItem) and item.starts_at_once]:
+            self.submit(early)
+
+    def submit(self, items: Iterable[RolloutItem]) -> None:
+        """Start the items' rollouts as places become free."""
+        rollouts = [self._plan_item(item) for item in items]
+        self._submitted |= {rollout.rollout_id for rollout in rollouts}
+        self.engine.submit_rollouts(rollouts, run=self._results, maybe_finished=self._link.maybe_finished())
+
+    def _plan_item(self, item: RolloutItem) -> Rollout:
+        """The item's rollout. Its task is graded by the hooks of its folder from now on."""
+        self.grading.register(item)
+        planned = self.plan(item.task, item.agent, item.sample, item.next_attempt)
+        return replace(planned, xfail=item.expected_failure)
+
+    def masked(self, text: str) -> str:
+        return self.store.masked(text)
+
+    def next_done(self) -> Outcome | None:
+        """The next rollout that finished, or None after a tick. Raises RunEnded if none will."""
+        self._tick()
+        return self._results.next_outcome(TICK)
+
+    def outcome_of(self, item: RolloutItem) -> Outcome:
+        """Wait for the item's outcome. Raises RunEnded if it will never come."""
+        rollout_id = self.id_of(item)
+        if rollout_id not in self._submitted or item.next_attempt > 1:
+            self.submit([item])
+        while True:
+            self._tick()
+            self._stop_if(self._link.stop_reason())
+            if (outcome := self._results.wait(rollout_id, TICK)) is not None:
+                return outcome
+
+    def is_reported_elsewhere(self, item: RolloutItem) -> bool:
+        """Whether pytest got the item's report from another process."""
+        return self.id_of(item) in self._link.reported_elsewhere()
+
+    @property
+    def must_stop(self) -> bool:
+        """Whether the controller wants this worker to stop."""
+        return self._link.stop_reason() is not None
+
+    def _tick(self) -> None:
+        if self.display is not None:
+            self.display.tick()
+        self._link.publish(self.state())
+        self._stop_if(self.store.failure)
+
+    def _stop_if(self, reason: str | None) -> None:
+        if reason is not None and self._stopped is None:
+            self._stopped = reason
+            self.stop(reason)
+
+    @property
+    def concurrency(self) -> int:
+        """The most rollouts that this process has in flight."""
+        return self.settings.concurrency or (1 if self.is_worker else CONCURRENCY)
+
+    def state(self) -> State:
+        """How things stand in this process."""
+        return State(self.engine.in_flight, str(self.engine.limit))
+
+    # ---- the end
+
+    @property
+    def abort_message(self) -> str:
+        """For a process that ends at once."""
+        return (
+            f"ended at once; Sessions of run {self.run_id} may be left behind. To delete them:\n"
+            f"  python -m pytest_core_rollouts reap {self.run_id}\n"
+            f"To finish, before that:\n  {self.masked(self.resume_command)}"
+        )
+
+    @property
+    def resume_command(self) -> str:
+        """The command that continues this run."""
+        invocation = self.config.invocation_params
+        return resume_command(list(map(str, invocation.args)), self.out, self.run_id, invocation.dir)
+
+    def stop(self, reason: str) -> None:
+        """Start nothing more. What is in flight is cancelled and recorded."""
+        self.note_stop()
+        self.engine.stop(reason)
+
+    def note_stop(self) -> None:
+        """Start the time that a stop may take. Repeating it changes nothing."""
+        self.stop_deadline = self.stop_deadline or time.monotonic() + CANCEL_SECONDS
+
+    def close(self) -> None:
+        """Stop the engine, and the embedded Core with it."""
+        self.engine.close()
+
+
+def places_of_run(config: pytest.Config, settings: Settings, out: Path, tasks: Iterable[Task]) -> Places:
+    """What no sandbox may show in a run of these tasks that writes `out`."""
+    xml = config.getoption("xmlpath", None)  # of --junitxml, which holds failure texts
+    files = [out, settings.report, settings.html, settings.baseline, Path(xml) if xml else None]
+    files += [source.path for source in (settings.replay, settings.resume) if source is not None]
+    folders = [settings.capture]
+    if settings.out is None and settings.resume is None:
+        folders.append(out.parent)  # runs/, which holds nothing but results
+    return find_places(
+        project_folders(config),
+        tasks=[*settings.roots, *(task.path for task in tasks if task.path is not None)],
+        files=filter(None, files),
+        folders=filter(None, folders),
+    )
+
+
+def project_folders(config: pytest.Config) -> list[Path]:
+    """Where the project is: `--rootdir` may name another folder than that of its ini file and of its conftest files.
+
+    A conftest.py may hold a grader, and tasks that are made in code have their answers beside it.
+    """
+    folders = [config.rootpath, config.invocation_params.dir]
+    if config.inipath is not None:
+        folders.append(config.inipath.parent)
+    plugins = config.pluginmanager.get_plugins()
+    files = [Path(file) for plugin in plugins if isinstance(file := getattr(plugin, "__file__", None), str)]
+    return [*folders, *(file.parent for file in files if file.name == "conftest.py")]
+
+
+def _resumed_rows(given: dict[str, Any]) -> Resumed | None:
+    """What the controller read, for a worker."""
+    if not given["resumes"]:
+        return None
+    return Resumed.load(Path(given["folder"]) / RESUMED_ROWS, Path(given["out"]), given["run_id"])
+
+
+def check_pytest_options(config: pytest.Config) -> None:
+    """Raise pytest.UsageError for ways of running tests that rollouts can't be run in."""
+    if config.getoption("stepwise", False):
+        raise pytest.UsageError(
+            "--stepwise continues from the first failure in the order of collection, but rollouts finish in another "
+            "order; use -x, and then --lf or --ff"
+        )
+    if config.getoption("forked", False):
+        raise pytest.UsageError(
+            "--forked runs each item in its own process, where no rollout is in flight; remove it for rollouts"
+        )
+    if config.getoption("dist", "no") == "each":
+        raise pytest.UsageError("--dist each runs everything in every worker, but a rollout runs once; remove it")
