@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.records.record import RolloutRecord
 
 TASKS = 100
 EXPECTED = {"rows": [{"region": f"r{i}", "total": i * 1.25} for i in range(20)]}

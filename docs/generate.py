@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_core_rollouts.options import OPTIONS
+from pytest_core_rollouts.options.declared import OPTIONS
 
 HEAD = """\
 # Options and ini keys

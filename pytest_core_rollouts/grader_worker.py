@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_core_rollouts.embedded.hidden import VARIABLE, hide
-from pytest_core_rollouts.grading import Answer, Grade
+from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.threads import place_of
 from pytest_core_rollouts.records.jsonable import jsonable
-from pytest_core_rollouts.tasks import Task, TaskError, load_task
+from pytest_core_rollouts.tasks.files import TaskError
+from pytest_core_rollouts.tasks.task import Task, load_task
 
 TEXT_LIMIT: Final = 10_000
 """Characters of what a grader raised that are sent."""

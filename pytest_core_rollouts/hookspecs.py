@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_core_rollouts.grading import Answer, Grade
-    from pytest_core_rollouts.tasks import Task
+    from pytest_core_rollouts.grading.answers import Answer, Grade
     from pytest_core_rollouts.tasks.matrix import Rollout
+    from pytest_core_rollouts.tasks.task import Task
 
 
 @pytest.hookspec(firstresult=True)

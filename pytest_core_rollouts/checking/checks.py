@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_core_rollouts.grading import Answer, Grade
+from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.comparing import render_path, size
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
 from pytest_core_rollouts.report.cells import reward_text
-from pytest_core_rollouts.tasks import Task
 from pytest_core_rollouts.tasks.findings import UNFINISHED, WARNINGS
+from pytest_core_rollouts.tasks.task import Task
 
 ANSWER: Final = "/workspace/outputs/answer.json"
 SHOWN: Final = 5

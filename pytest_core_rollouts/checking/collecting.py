@@ -15,12 +15,13 @@ from pytest_core_rollouts.checking.checks import Finding
 from pytest_core_rollouts.collecting.collect import RolloutItem
 from pytest_core_rollouts.collecting.task_data import refusal, refused_key
 from pytest_core_rollouts.embedded.hidden import Places, find_places
-from pytest_core_rollouts.grading import Answer, Grade
+from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.options.settings import settings_key
-from pytest_core_rollouts.tasks import Network, Task
 from pytest_core_rollouts.tasks.folders import looks_like_task, settings_of_pytest, utf8_name
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
 from pytest_core_rollouts.tasks.own_graders import as_grade
+from pytest_core_rollouts.tasks.task import Task
+from pytest_core_rollouts.tasks.task_settings import Network
 
 
 @dataclass(eq=False)  # a plugin must be hashable

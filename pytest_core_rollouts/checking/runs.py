@@ -13,10 +13,11 @@ from pytest_core_rollouts.engine.engine import Engine, Parts
 from pytest_core_rollouts.engine.grading import Grading
 from pytest_core_rollouts.engine.preflight import why_skipped
 from pytest_core_rollouts.engine.store import RowStore
-from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.report.cells import reward_text
-from pytest_core_rollouts.tasks import Network, Task
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout, new_run_id
+from pytest_core_rollouts.tasks.task import Task
+from pytest_core_rollouts.tasks.task_settings import Network
 
 CODES: Final = frozenset(("solution-fails", "solution-unstable", "nop-passes"))
 """What this part looks for."""

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from pytest_core_rollouts.cli import CommandError
-from pytest_core_rollouts.records import RecordsError
+from pytest_core_rollouts.records.errors import RecordsError
 from pytest_core_rollouts.records.kept_folders import UPLOAD_HINT, kept_folder
-from pytest_core_rollouts.training.advantages import METHODS
 from pytest_core_rollouts.training.captures import CaptureError, Exchange, check_tokens, exchanges
 from pytest_core_rollouts.training.groups import Choice, Group, Row, Sample, Selection, read_rows, select
+from pytest_core_rollouts.training.grpo import METHODS
 from pytest_core_rollouts.training.lines import conversation_lines, group_lines
 
 HELP = "Write the rollouts of one or more JSONL files for training: groups with advantages, or conversations."

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_core_rollouts.cli import CommandError, results
-from pytest_core_rollouts.records import RecordsError, check_lasting
+from pytest_core_rollouts.records.errors import RecordsError
+from pytest_core_rollouts.records.rows import check_lasting
 from pytest_core_rollouts.report.changes import changes
 from pytest_core_rollouts.report.html import HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import markdown

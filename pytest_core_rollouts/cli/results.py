@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_core_rollouts.cli import CommandError
-from pytest_core_rollouts.records import RecordsError, RolloutRecord, read_records
+from pytest_core_rollouts.records.errors import RecordsError
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import read_records
 from pytest_core_rollouts.results.baseline import Baseline, load_baseline, newest_versions
 from pytest_core_rollouts.results.summary import AgentScore, Summary, slim, summarize
 

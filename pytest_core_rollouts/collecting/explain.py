@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pytest_core_rollouts.grading import MISSING, NOTHING
-from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.grading.comparing import MISSING, NOTHING
+from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.report.cells import reward_text
 from pytest_core_rollouts.text import printable
 

@@ -51,9 +51,7 @@ class CoreAccess:
     * `embedded`: set if the Core is an embedded one, whichever process starts it.
     """
 
-    def __init__(
-        self, base_url: str | None, api_key: str | None, *, embedded: EmbeddedOptions | None = None
-    ) -> None:
+    def __init__(self, base_url: str | None, api_key: str | None, *, embedded: EmbeddedOptions | None = None) -> None:
         self.base_url = base_url
         self.api_key = api_key
         self.embedded = embedded

@@ -20,14 +20,15 @@ from pytest_core_rollouts.engine.replay import Replay, Replayer
 from pytest_core_rollouts.engine.resume import Resumed
 from pytest_core_rollouts.engine.runs import Run, RunEnded
 from pytest_core_rollouts.engine.store import RowStore
-from pytest_core_rollouts.records import RolloutRecord, count_planned
-from pytest_core_rollouts.rollout import Grader, Outcome, RolloutRunner
+from pytest_core_rollouts.records.record import RolloutRecord, count_planned
+from pytest_core_rollouts.rollout.attempts import Grader, Outcome, RolloutRunner
 from pytest_core_rollouts.rollout.leftovers import Sweep, sweep
 from pytest_core_rollouts.rollout.pressure import Pressure
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.rollout.witnesses import Witnesses
-from pytest_core_rollouts.tasks import Network, Task
 from pytest_core_rollouts.tasks.matrix import Agent, FailedTurns, Rollout, check_distinct, new_run_id, slug
+from pytest_core_rollouts.tasks.task import Task
+from pytest_core_rollouts.tasks.task_settings import Network
 
 if TYPE_CHECKING:
     pass
@@ -170,13 +171,17 @@ class Engine:
             spoiled=store.caps.spend,
         )
         source = parts.replay or parts.resumed
-        self._replayer = None if source is None else Replayer(
-            source,
-            grading.grade,
-            grading.uses_builtin_grading,
-            lambda record: store.save(record, ran=False),
-            store.save_files,
-            keep_items=parts.replay is None and parts.keep_items,  # a replay's trajectories stay where they are
+        self._replayer = (
+            None
+            if source is None
+            else Replayer(
+                source,
+                grading.grade,
+                grading.uses_builtin_grading,
+                lambda record: store.save(record, ran=False),
+                store.save_files,
+                keep_items=parts.replay is None and parts.keep_items,  # a replay's trajectories stay where they are
+            )
         )
         self._pool: Pool[_Job, LazyClient, Outcome | None] = Pool(
             lambda: LazyClient(lambda: parts.core.connect(lambda: self.limit.has_made)),
@@ -500,7 +505,6 @@ class Engine:
     @property
     def _has_room(self) -> bool:
         return self._max_waiting is None or sum(run._unread for run in self._runs.values()) < self._max_waiting
-
 
 
 @dataclass(frozen=True)

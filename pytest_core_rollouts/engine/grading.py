@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from pytest_core_rollouts.grading import Answer, Grade
-from pytest_core_rollouts.rollout import Grader
-from pytest_core_rollouts.tasks import Task
+from pytest_core_rollouts.grading.answers import Answer, Grade
+from pytest_core_rollouts.rollout.attempts import Grader
 from pytest_core_rollouts.tasks.matrix import Rollout
+from pytest_core_rollouts.tasks.task import Task
 
 
 class Grading(Protocol):

@@ -146,15 +146,17 @@ class Pool(Generic[JobT, ClientT, ResultT]):
                 self._loop.call_soon_threadsafe(callback)
 
     def _main(self) -> None:
-        # Our own kind of loop, whatever policy the program has set: uvloop's lacks arguments that connecting needs.
-        loop = asyncio.SelectorEventLoop()
         try:
-            loop.run_until_complete(self._serve(loop))
+            # Our own kind of loop, whatever policy the program has set (uvloop, Ray)
+            loop = asyncio.SelectorEventLoop()
+            try:
+                loop.run_until_complete(self._serve(loop))
+            finally:
+                _close(loop)
         except Exception as error:  # noqa: BLE001 - the reason why nothing runs, whatever it is
             self.halt(f"the pool broke: {type(error).__name__}: {error}")
         finally:
             self._ready.set()
-            _close(loop)
             self._finish()
 
     def _finish(self) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from pytest_core_rollouts.agents_api.address import require_secure_url
-from pytest_core_rollouts.tasks import Network, Task
 from pytest_core_rollouts.tasks.matrix import HARNESS_PROTOCOLS, MODELLESS, Agent, MatrixError
+from pytest_core_rollouts.tasks.task import Task
+from pytest_core_rollouts.tasks.task_settings import Network
 
 MODEL_KEY: Final = "MODEL_API_KEY"
 """The environment variable of a model provider's key, for an agent that names none."""

@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_core_rollouts.agents_api.fault_policies import LocalFault
-from pytest_core_rollouts.grading import TEXT_LIMIT, Answer, Grade, read_answer
+from pytest_core_rollouts.grading.answers import TEXT_LIMIT, Answer, Grade, read_answer
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
-from pytest_core_rollouts.records import RecordsError, RolloutRecord, check_lasting, effective, read_located, record_at
+from pytest_core_rollouts.records.errors import RecordsError
 from pytest_core_rollouts.records.kept_files import read_kept_files
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import check_lasting, effective, read_located, record_at
 from pytest_core_rollouts.results.summary import slim
-from pytest_core_rollouts.rollout import Grader, KeepFiles, Outcome
+from pytest_core_rollouts.rollout.attempts import Grader, KeepFiles, Outcome
 from pytest_core_rollouts.rollout.progress import grading_settings
-from pytest_core_rollouts.tasks import Task
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
+from pytest_core_rollouts.tasks.task import Task
 
 NO_ANSWER = "no answer was recorded"
 INPUT_CHANGED = "graded again: the task's instruction, files or environment are not what the agent was given"

@@ -8,11 +8,11 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pytest_core_rollouts.records import RolloutRecord
-from pytest_core_rollouts.rollout import Outcome
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.rollout.attempts import Outcome
 from pytest_core_rollouts.rollout.stopping import Stop
-from pytest_core_rollouts.tasks import Task
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
+from pytest_core_rollouts.tasks.task import Task
 
 
 class RunEnded(Exception):

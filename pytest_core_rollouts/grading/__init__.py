@@ -1,45 +1,7 @@
-"""Grading: what an answer is worth, and why."""
+"""An answer and its reward. Private; public names are in `pytest_core_rollouts`."""
 
 from __future__ import annotations
 
-from pytest_core_rollouts.grading.answers import (
-    ANSWER_LIMIT,
-    DEFAULT_TOLERANCE,
-    DEPTH_LIMIT,
-    MISSING,
-    NOTHING,
-    REASONS_LIMIT,
-    TEXT_LIMIT,
-    Answer,
-    Grade,
-    InvalidJSON,
-    KeyRule,
-    Reason,
-    Tolerance,
-    check_expected,
-    grade_answer,
-    parse_json,
-    read_answer,
-    render_path,
-)
+from pytest_core_rollouts._deprecated import moved_names
 
-__all__ = [
-    "ANSWER_LIMIT",
-    "DEFAULT_TOLERANCE",
-    "DEPTH_LIMIT",
-    "MISSING",
-    "NOTHING",
-    "REASONS_LIMIT",
-    "TEXT_LIMIT",
-    "Answer",
-    "Grade",
-    "InvalidJSON",
-    "KeyRule",
-    "Reason",
-    "Tolerance",
-    "check_expected",
-    "grade_answer",
-    "parse_json",
-    "read_answer",
-    "render_path",
-]
+__getattr__ = moved_names(__name__)

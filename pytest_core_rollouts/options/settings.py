@@ -20,13 +20,14 @@ from pytest_core_rollouts.options.asked import any_option, roots_of
 from pytest_core_rollouts.options.declared import BY_NAME
 from pytest_core_rollouts.options.key_check import refuse_keys
 from pytest_core_rollouts.options.values import Layered, OptionValues
-from pytest_core_rollouts.records import RecordsError
+from pytest_core_rollouts.records.errors import RecordsError
 from pytest_core_rollouts.report.html import HtmlReportError, require_jinja
 from pytest_core_rollouts.results.gate import AllowedErrors, Gate, parse_gate
 from pytest_core_rollouts.secret_values import is_secret
-from pytest_core_rollouts.tasks import Network, Task
 from pytest_core_rollouts.tasks.folders import find_task
 from pytest_core_rollouts.tasks.matrix import Agent, FailedTurns
+from pytest_core_rollouts.tasks.task import Task
+from pytest_core_rollouts.tasks.task_settings import Network
 
 MOST_LABELS = 8
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_core_rollouts.grading import Grade
+from pytest_core_rollouts.grading.answers import Grade
 
 HIDDEN = "(hidden)"
 """Stands in a row for what was expected."""

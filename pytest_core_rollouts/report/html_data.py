@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_core_rollouts.records import RolloutRecord, effective, read_records
 from pytest_core_rollouts.records.jsonable import jsonable
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import effective, read_records
 from pytest_core_rollouts.report.cells import between, decimal
 from pytest_core_rollouts.report.html_compare import compare_runs
 from pytest_core_rollouts.results.baseline import Baseline

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_core_rollouts.records import RecordsError, RolloutRecord, read_records
+from pytest_core_rollouts.records.errors import RecordsError
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import read_records
 from pytest_core_rollouts.results.comparison import Comparison, compare, counterpart
 from pytest_core_rollouts.results.summary import AgentScore, Summary, agent_key, summarize
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pytest_core_rollouts.agents_api.fault_policies import turn_fault_policy
-from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.report.cells import p_is
 from pytest_core_rollouts.results.significance import LEVEL, fisher, holm
 

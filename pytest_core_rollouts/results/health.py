@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.records.record import RolloutRecord
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from pytest_core_rollouts.records import RolloutRecord, effective
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import effective
 from pytest_core_rollouts.results import passing as statistics
 from pytest_core_rollouts.results.failed_turns import failed_turn_warnings, is_unexplained
 from pytest_core_rollouts.results.grader_errors import grader_warnings, is_grader_error

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, FaultPolicy
 from pytest_core_rollouts.agents_api.errors import printable
 from pytest_core_rollouts.agents_api.fault_policies import LocalFault, SessionFault
-from pytest_core_rollouts.grading import Answer, Grade
+from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
-from pytest_core_rollouts.records import RolloutRecord, Status
-from pytest_core_rollouts.records.record import INTERRUPTED, tokens_of
+from pytest_core_rollouts.records.record import INTERRUPTED, RolloutRecord, Status, tokens_of
 from pytest_core_rollouts.rollout.deletion import delete_session
 from pytest_core_rollouts.rollout.fetching import fetch_answer, fetch_items, fetch_outputs
 from pytest_core_rollouts.rollout.pressure import Pressure
@@ -32,8 +31,9 @@ from pytest_core_rollouts.rollout.starting import Creation, go_ahead
 from pytest_core_rollouts.rollout.stopping import Stop, Stopped, end
 from pytest_core_rollouts.rollout.waiting import Fault, TurnWatch
 from pytest_core_rollouts.rollout.witnesses import Witnesses, used_a_tool
-from pytest_core_rollouts.tasks import Task, TaskError
+from pytest_core_rollouts.tasks.files import TaskError
 from pytest_core_rollouts.tasks.matrix import MatrixError, Rollout
+from pytest_core_rollouts.tasks.task import Task
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Client

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from pytest_core_rollouts.agents_api import TooLarge
-from pytest_core_rollouts.grading import ANSWER_LIMIT, Answer, read_answer
+from pytest_core_rollouts.grading.answers import ANSWER_LIMIT, Answer, read_answer
 from pytest_core_rollouts.tasks.files import path_problem
 from pytest_core_rollouts.tasks.task_settings import Outputs
 

@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from pytest_core_rollouts import __version__
-from pytest_core_rollouts.grading import Answer, Grade
-from pytest_core_rollouts.records import RolloutRecord, Status
+from pytest_core_rollouts.grading.answers import Answer, Grade
+from pytest_core_rollouts.records.record import RolloutRecord, Status
 from pytest_core_rollouts.tasks.matrix import Rollout
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.records import RecordsError, RolloutRecord
+from pytest_core_rollouts.records.errors import RecordsError
+from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.report.cells import plain
 from pytest_core_rollouts.report.html import HtmlReport, HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import markdown

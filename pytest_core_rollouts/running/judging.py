@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_core_rollouts.records import RecordsError, RolloutRecord
+from pytest_core_rollouts.records.errors import RecordsError
+from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.report.cells import plain
 from pytest_core_rollouts.report.changes import changes, sights
 from pytest_core_rollouts.results.baseline import Baseline, comparisons, load_baseline
 from pytest_core_rollouts.results.comparison import Comparison, power
 from pytest_core_rollouts.results.gate import Identity, Judgment, judge
 from pytest_core_rollouts.results.summary import AgentScore, Summary, TaskScore, summarize
-from pytest_core_rollouts.tasks import Task
+from pytest_core_rollouts.tasks.task import Task
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.running.session_run import SessionRun

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_core_rollouts.collecting.collect import RolloutItem
-from pytest_core_rollouts.grading import Answer, Grade
+from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.threads import GraderFailed
 from pytest_core_rollouts.records.hiding import Withheld, hide_note
-from pytest_core_rollouts.tasks import Task
 from pytest_core_rollouts.tasks.matrix import Rollout
 from pytest_core_rollouts.tasks.own_graders import as_grade
+from pytest_core_rollouts.tasks.task import Task
 
 
 class ProjectGrading:

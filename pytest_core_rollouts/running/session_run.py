@@ -25,15 +25,16 @@ from pytest_core_rollouts.engine.pool import CANCEL_SECONDS
 from pytest_core_rollouts.engine.resume import Plan, Resumed, Verdict, resume_command
 from pytest_core_rollouts.engine.store import RowStore
 from pytest_core_rollouts.options.settings import Settings
-from pytest_core_rollouts.records import RecordsError, count_planned
+from pytest_core_rollouts.records.errors import RecordsError
+from pytest_core_rollouts.records.record import count_planned
 from pytest_core_rollouts.results.baseline import Baseline
 from pytest_core_rollouts.results.gate import Identity
-from pytest_core_rollouts.rollout import Outcome
+from pytest_core_rollouts.rollout.attempts import Outcome
 from pytest_core_rollouts.running import judging
 from pytest_core_rollouts.running.display import Display, State
 from pytest_core_rollouts.running.project_grading import ProjectGrading
-from pytest_core_rollouts.tasks import Task
 from pytest_core_rollouts.tasks.matrix import Agent, Chosen, MatrixError, Rollout, make_id, new_run_id
+from pytest_core_rollouts.tasks.task import Task
 
 TICK = 0.2
 """Seconds between two looks at Ctrl-C while waiting for a rollout."""

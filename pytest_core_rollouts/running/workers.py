@@ -33,13 +33,14 @@ from pytest_core_rollouts.collecting.collect import RolloutItem
 from pytest_core_rollouts.collecting.explain import explain_fault
 from pytest_core_rollouts.collecting.generated import find_generated
 from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
-from pytest_core_rollouts.rollout import lost_record
+from pytest_core_rollouts.rollout.progress import lost_record
 from pytest_core_rollouts.running.display import REDRAW, State
 from pytest_core_rollouts.running.session_run import SessionRun
 from pytest_core_rollouts.running.sharding import ShardScheduling, shard_of
 from pytest_core_rollouts.running.shared_folder import SharedFolder
 from pytest_core_rollouts.running.signals import Signals
-from pytest_core_rollouts.tasks import Task, TaskError, load_task
+from pytest_core_rollouts.tasks.files import TaskError
+from pytest_core_rollouts.tasks.task import Task, load_task
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController

@@ -1,25 +1,7 @@
-"""Tasks: loaded from folders or made in code, and checked."""
+"""Task folders and what they say, agents, and the names of rollouts. Private; see `pytest_core_rollouts`."""
 
 from __future__ import annotations
 
-from pytest_core_rollouts.tasks.task import (
-    INSTRUCTION_LIMIT,
-    InputFile,
-    Network,
-    Task,
-    TaskError,
-    Xfail,
-    is_task,
-    load_task,
-)
+from pytest_core_rollouts._deprecated import moved_names
 
-__all__ = [
-    "INSTRUCTION_LIMIT",
-    "InputFile",
-    "Network",
-    "Task",
-    "TaskError",
-    "Xfail",
-    "is_task",
-    "load_task",
-]
+__getattr__ = moved_names(__name__)

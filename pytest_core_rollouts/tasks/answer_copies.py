@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_core_rollouts.grading import InvalidJSON, parse_json
+from pytest_core_rollouts.grading.answer_json import InvalidJSON, parse_json
 from pytest_core_rollouts.tasks.files import InputFile, exists, read_file
 from pytest_core_rollouts.tasks.packing import Entry, Pack
 

@@ -20,7 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_core_rollouts.grading import Answer, Grade, Reason
+from pytest_core_rollouts.grading.answers import Answer, Grade
+from pytest_core_rollouts.grading.comparing import Reason
 from pytest_core_rollouts.grading.threads import GRADE_SECONDS, GraderFailed, without_limit
 from pytest_core_rollouts.tasks.grader_process import GraderProcess, ProcessEnded, ProcessTooSlow
 

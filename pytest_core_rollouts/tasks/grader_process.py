@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_core_rollouts.embedded.hidden import VARIABLE
-from pytest_core_rollouts.grading import Answer
+from pytest_core_rollouts.grading.answers import Answer
 from pytest_core_rollouts.grading.threads import GraderFailed
 
 START_SECONDS: Final = 60.0

@@ -19,7 +19,7 @@ from pytest_core_rollouts.tasks.task_settings import Network
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from pytest_core_rollouts.tasks import Task
+    from pytest_core_rollouts.tasks.task import Task
 
 DEFAULT = "default"
 

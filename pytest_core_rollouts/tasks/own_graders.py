@@ -23,7 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from pytest_core_rollouts.grading import REASONS_LIMIT, Answer, Grade, Reason
+from pytest_core_rollouts.grading.answers import REASONS_LIMIT, Answer, Grade
+from pytest_core_rollouts.grading.comparing import Reason
 from pytest_core_rollouts.tasks.files import TaskError, read_file
 
 SIZE_LIMIT: Final = 1024 * 1024

@@ -25,18 +25,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_core_rollouts.grading import (
-    ANSWER_LIMIT,
-    DEFAULT_TOLERANCE,
-    Answer,
-    Grade,
-    InvalidJSON,
-    KeyRule,
-    Tolerance,
-    check_expected,
-    grade_answer,
-    parse_json,
-)
+from pytest_core_rollouts.grading.answers import ANSWER_LIMIT, Answer, Grade, check_expected, grade_answer
+from pytest_core_rollouts.grading.comparing import DEFAULT_TOLERANCE, KeyRule, Tolerance
+from pytest_core_rollouts.grading.answer_json import InvalidJSON, parse_json
 from pytest_core_rollouts.grading.rules import rules_by_path
 from pytest_core_rollouts.tasks.strict_yaml import SIZE_LIMIT, Invalid, YamlError, check, text
 from pytest_core_rollouts.tasks.folders import GRADED_BY, is_task, utf8_name

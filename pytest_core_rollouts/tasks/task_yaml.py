@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_core_rollouts.tasks.findings import FINDINGS
-from pytest_core_rollouts.grading import KeyRule, Tolerance, check_expected
+from pytest_core_rollouts.grading.comparing import KeyRule, Tolerance
+from pytest_core_rollouts.grading.answers import check_expected
 from pytest_core_rollouts.grading.rules import BadRule, rules_by_path
 from pytest_core_rollouts.tasks.strict_yaml import (
     Invalid,

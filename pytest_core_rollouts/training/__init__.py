@@ -1,11 +1,7 @@
-"""From rows to what a trainer takes: groups of samples with their advantages, conversations, captured tokens.
-
-`advantages` serves a loop that drives the engine; the rest is behind `python -m pytest_core_rollouts export`. The
-schema of what is written is in `docs/training.md`.
-"""
+"""Rows as groups with advantages. Private; public names are in `pytest_core_rollouts`."""
 
 from __future__ import annotations
 
-from pytest_core_rollouts.training.advantages import METHODS, advantages
+from pytest_core_rollouts._deprecated import moved_names
 
-__all__ = ["METHODS", "advantages"]
+__getattr__ = moved_names(__name__)

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_core_rollouts.records import RolloutRecord, effective, read_located, record_at
-from pytest_core_rollouts.training.advantages import advantages, moments
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import effective, read_located, record_at
+from pytest_core_rollouts.training.grpo import advantages, moments
 
 
 @dataclass(frozen=True)

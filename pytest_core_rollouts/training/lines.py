@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.training.captures import Exchange
 from pytest_core_rollouts.training.conversations import conversation
 from pytest_core_rollouts.training.groups import Group, Sample

@@ -23,7 +23,7 @@ from pytest_core_rollouts.agents_api.fault_policies import (
     response_fault_policy,
     turn_fault_policy,
 )
-from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.records.record import RolloutRecord
 
 TABLES: list[Mapping[Any, FaultPolicy]] = [RESPONSE_FAULTS, CLIENT_FAULTS, TURN_FAULTS, SESSION_FAULTS, LOCAL_FAULTS]
 POLICIES = [pytest.param(policy, id=str(key)) for table in TABLES for key, policy in table.items()]

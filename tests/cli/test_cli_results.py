@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.cli import main
-from pytest_core_rollouts.records import RolloutRecord, append
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import append
 from pytest_core_rollouts.report.markdown import markdown
 from pytest_core_rollouts.results.summary import summarize
 from tests.support.rows import run

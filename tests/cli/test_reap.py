@@ -80,7 +80,7 @@ def test_a_core_that_is_away_or_refuses_is_told(
     [
         ("OPENAI_BASE_URL", [], "no Core: set OPENAI_BASE_URL"),
         ("OPENAI_API_KEY", [], "needs a key: set OPENAI_API_KEY"),
-        (None, ["--core", "http://example.com/v1"], "would get the key in the clear"),
+        (None, ["--core", "http://example.com/v1"], "refusing to send the API key"),
         (None, ["--core", "nonsense"], "expected http(s)://"),
         (None, ["--older-than", "yesterday"], "is no time above 0"),
     ],

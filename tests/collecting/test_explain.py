@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.collecting.explain import VALUE_SHORT, explain_fault, explain_wrong
-from pytest_core_rollouts.grading import MISSING, NOTHING
-from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.grading.comparing import MISSING, NOTHING
+from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.text import printable
 
 

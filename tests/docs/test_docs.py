@@ -22,8 +22,8 @@ import pytest
 import yaml
 
 from pytest_core_rollouts.cli import VERBS, main
-from pytest_core_rollouts.options import OPTIONS
-from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.options.declared import OPTIONS
+from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.tasks.strict_yaml import load_yaml
 from pytest_core_rollouts.tasks.task_yaml import RULES
 from tests.support.fake_core import FakeCore, Script

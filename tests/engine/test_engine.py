@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.engine import Engine, Group, RunEnded
-from pytest_core_rollouts.grading import Answer, Grade
-from pytest_core_rollouts.records import RecordsError, read_records
-from pytest_core_rollouts.tasks import Task
+from pytest_core_rollouts.engine.core_access import CoreUnreachable
+from pytest_core_rollouts.engine.engine import Engine
+from pytest_core_rollouts.engine.runs import Group, RunEnded
+from pytest_core_rollouts.grading.answers import Answer, Grade
+from pytest_core_rollouts.records.errors import RecordsError
+from pytest_core_rollouts.records.rows import read_records
 from pytest_core_rollouts.tasks.matrix import Agent, MatrixError, Rollout
+from pytest_core_rollouts.tasks.task import Task
 from tests.support.fake_core import FakeCore, Fault, Script
 
 ITEM = {"type": "message", "id": "said", "role": "assistant", "content": []}
@@ -167,9 +170,19 @@ def test_async_submit_waits_for_room_without_blocking(core: FakeCore) -> None:
     assert asyncio.run(train()) == 3
 
 
-def test_a_wrong_key_ends_every_run_with_the_reason(core: FakeCore) -> None:
+def test_wrong_key_is_reported_before_the_first_session(core: FakeCore) -> None:
     with Engine(core.base_url, "wrong-key-0123456789", concurrency=2) as engine:
-        run = engine.submit(task(), samples=5)
+        for name in ("sum", "later"):
+            with pytest.raises(CoreUnreachable, match="401"):
+                engine.submit(task(name), samples=5)
+    assert not core.sessions
+
+
+def test_key_that_is_revoked_ends_every_run_with_the_reason(core: FakeCore) -> None:
+    with Engine(core.base_url, core.api_key, concurrency=2) as engine:
+        list(engine.submit(task()).records())
+        core.fault = lambda request: Fault(status=401)
+        run = engine.submit(task("sum"), samples=5)
         with pytest.raises(RunEnded, match="401"):
             list(run.records())
         with pytest.raises(RunEnded, match="401"):
@@ -231,10 +244,13 @@ def test_an_outage_in_between_costs_nothing(core: FakeCore, engine: Engine) -> N
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"samples": 0}, "samples is at least 1"),
+        ({"samples": 0}, "samples: expected a positive integer, got 0"),
         ({"tasks": []}, "no task was given"),
         ({"tasks": [task("a"), task("a")]}, "two tasks have the same id"),
-        ({"agents": Agent("codex", "m", base_url="https://x.example/v1")}, "MODEL_API_KEY, which is not set"),
+        (
+            {"agents": Agent("codex", "m", base_url="https://x.example/v1")},
+            "set the environment variable MODEL_API_KEY",
+        ),
     ],
 )
 def test_mistakes_are_told_before_anything_is_sent(
@@ -267,7 +283,7 @@ def test_agents_no_core_could_serve(engine: Engine) -> None:
 
 
 def test_bad_urls_keys_and_files_are_refused_at_once(core: FakeCore, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="OPENAI_API_KEY"):
+    with pytest.raises(ValueError, match="api_key: must not be empty"):
         Engine(core.base_url, "")
     with pytest.raises(ValueError, match="nonsense"):
         Engine("nonsense", "key")

@@ -10,12 +10,13 @@ import pytest
 
 from pytest_core_rollouts.agents_api import Client
 from pytest_core_rollouts.engine import pool as pool_module
-from pytest_core_rollouts.engine.pool import Pool, PoolStopped
-from pytest_core_rollouts.rollout import Outcome, RolloutRunner
+from pytest_core_rollouts.engine.pool import PoolStopped
+from pytest_core_rollouts.rollout.attempts import Outcome, RolloutRunner
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.tasks.matrix import Rollout
 from tests.support.api import QUICK
 from tests.support.fake_core import FakeCore, Fault, Request, Script
+from tests.support.pools import CollectingPool
 from tests.support.rollouts import LIMITS, RIGHT, Keeper, grade, nothing_open, plan, refused
 
 TIMEOUT = 20.0
@@ -28,7 +29,7 @@ def nothing_is_left() -> Iterator[None]:
 
 
 @contextmanager
-def rollouts(core: FakeCore, concurrency: int) -> Iterator[tuple[Pool[Rollout, Client, Outcome], Keeper]]:
+def rollouts(core: FakeCore, concurrency: int) -> Iterator[tuple[CollectingPool[Rollout, Client, Outcome], Keeper]]:
     keeper = Keeper(core)
     runner = RolloutRunner(grade=grade, save=keeper, limits=LIMITS)
 
@@ -38,14 +39,16 @@ def rollouts(core: FakeCore, concurrency: int) -> Iterator[tuple[Pool[Rollout, C
             pool.halt(outcome.fatal)
         return outcome
 
-    pool = Pool(lambda: Client(core.base_url, core.api_key, retry=QUICK), run, concurrency=concurrency)
+    pool: CollectingPool[Rollout, Client, Outcome] = CollectingPool(
+        lambda: Client(core.base_url, core.api_key, retry=QUICK), run, concurrency=concurrency
+    )
     try:
         yield pool, keeper
     finally:
         pool.stop("the test is over")
 
 
-def to_the_end(pool: Pool[Rollout, Client, Outcome]) -> None:
+def to_the_end(pool: CollectingPool[Rollout, Client, Outcome]) -> None:
     while pool.next_done(TIMEOUT) is not None:
         pass
 

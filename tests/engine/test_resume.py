@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.engine.resume import Resumed, Verdict, changes, command
-from pytest_core_rollouts.grading import Answer, Grade
-from pytest_core_rollouts.records import RecordsError, RolloutRecord, append
+from pytest_core_rollouts.engine.resume import Resumed, Verdict, changes, resume_command
+from pytest_core_rollouts.grading.answers import Answer, Grade
+from pytest_core_rollouts.records.errors import RecordsError
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import append
 from pytest_core_rollouts.rollout.progress import Progress, lost_record
-from pytest_core_rollouts.tasks import Network
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
+from pytest_core_rollouts.tasks.task_settings import Network
 from tests.support.rollouts import RUN_ID, TASK, plan
 
 
@@ -167,7 +169,7 @@ def test_half_a_row_is_named_and_owed(tmp_path: Path) -> None:
     append(path, row(1.0, rollout=plan(sample=1)))
     path.write_bytes(path.read_bytes()[:-20])
     found = Resumed.open(path)
-    assert found.torn == f"{path}:2: passed over: the row was cut off"
+    assert found.truncated_tail == f"{path}:2: passed over: the row was cut off"
     assert [found.verdict(plan(sample=sample)).action for sample in (0, 1)] == ["reuse", "run"]
 
 
@@ -198,4 +200,4 @@ COMMANDS: list[tuple[list[str], str, str]] = [
 
 @pytest.mark.parametrize(("given", "file", "told"), COMMANDS)
 def test_the_command_that_goes_on(tmp_path: Path, given: list[str], file: str, told: str) -> None:
-    assert command(given, tmp_path / file, RUN_ID, tmp_path) == told
+    assert resume_command(given, tmp_path / file, RUN_ID, tmp_path) == told

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records import RolloutRecord, read_records
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import read_records
 from tests.support.agents import needs_codex
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

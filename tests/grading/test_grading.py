@@ -9,24 +9,18 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.grading import (
+from pytest_core_rollouts.grading.answer_json import DEPTH_LIMIT, InvalidJSON, parse_json
+from pytest_core_rollouts.grading.answers import (
     ANSWER_LIMIT,
-    DEPTH_LIMIT,
-    MISSING,
-    NOTHING,
     REASONS_LIMIT,
     TEXT_LIMIT,
     Answer,
     Grade,
-    InvalidJSON,
-    Reason,
-    Tolerance,
     check_expected,
     grade_answer,
-    parse_json,
     read_answer,
-    render_path,
 )
+from pytest_core_rollouts.grading.comparing import MISSING, NOTHING, Reason, Tolerance, render_path
 
 
 def reward(expected: dict[str, Any], answer: str | bytes, tolerance: Tolerance | None = None) -> float:

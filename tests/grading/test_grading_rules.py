@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_core_rollouts.grading import DEFAULT_TOLERANCE, Answer, Grade, Reason, Tolerance, grade_answer, read_answer
-from pytest_core_rollouts.grading.comparing import UNORDERED_LIMIT, KeyRule
+from pytest_core_rollouts.grading.answers import Answer, Grade, grade_answer, read_answer
+from pytest_core_rollouts.grading.comparing import DEFAULT_TOLERANCE, UNORDERED_LIMIT, KeyRule, Reason, Tolerance
 from pytest_core_rollouts.grading.rules import BadRule, Every, parse_path, rules_by_path
-from pytest_core_rollouts.tasks import Task, TaskError, load_task
+from pytest_core_rollouts.tasks.files import TaskError
+from pytest_core_rollouts.tasks.task import Task, load_task
 
 WITHIN_1 = KeyRule(Tolerance(absolute=1))
 UNORDERED = KeyRule(unordered=True)

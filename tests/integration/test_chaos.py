@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_core_rollouts.records import effective, read_records
+from pytest_core_rollouts.records.rows import effective, read_records
 from tests.integration.conftest import Project
 from tests.support.chaos import LIMIT, MARK, Chaos, false_rewards, spoiled_for_nothing, unnamed
 from tests.support.fake_core import FakeCore
@@ -26,7 +26,7 @@ import functools
 from pytest_core_rollouts.rollout import pulse
 from pytest_core_rollouts.running import core_access, engines, run
 from pytest_core_rollouts.agents_api import Client, RetryPolicy
-from pytest_core_rollouts.rollout import Limits
+from pytest_core_rollouts.rollout.attempts import Limits
 
 PAUSES = {"first_pause": 0.05, "longest_pause": 0.5}
 POLICY = RetryPolicy(patience=20, read_timeout=1.5, try_timeout=3, stream_silence=3, **PAUSES)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records import effective, read_records
+from pytest_core_rollouts.records.rows import effective, read_records
 from tests.integration.conftest import RIGHT, WRONG, Project
 from tests.support.fake_core import FakeCore, Script
 from tests.support.running import Running, alive, descendants, kill, until

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.grading import Answer, Reason
-from pytest_core_rollouts.tasks import Task, load_task
+from pytest_core_rollouts.grading.answers import Answer
+from pytest_core_rollouts.grading.comparing import Reason
+from pytest_core_rollouts.tasks.task import Task, load_task
 from tests.integration.conftest import Project, outcomes, text_of
 from tests.integration.test_check_command import call
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.engine import Engine
+from pytest_core_rollouts.engine.engine import Engine
 from tests.integration.conftest import RIGHT, Project, text_of, usage_error
 from tests.integration.test_html_report import index
 from tests.support.fake_core import FakeCore, Script

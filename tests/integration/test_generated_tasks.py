@@ -11,7 +11,7 @@ from tests.integration.conftest import Project, node_ids, outcomes, text_of
 from tests.support.fake_core import FakeCore, Script
 
 HOOK = """
-from pytest_core_rollouts.tasks import Task
+from pytest_core_rollouts.tasks.task import Task
 
 def pytest_rollout_tasks(config):
     for number in range({count}):

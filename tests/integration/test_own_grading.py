@@ -54,7 +54,8 @@ def test_reasons_are_shown_field_by_field(project: Project) -> None:
 
 ODD = """
 import datetime, decimal, pathlib, signal
-from pytest_core_rollouts.grading import Grade, Reason
+from pytest_core_rollouts.grading.answers import Grade
+from pytest_core_rollouts.grading.comparing import Reason
 
 VALUES = [
     pathlib.Path("/x"), decimal.Decimal("1.50"), {2, 1}, signal.SIGTERM, datetime.date(2026, 1, 2),

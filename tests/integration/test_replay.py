@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records import RolloutRecord, append
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import append
 from tests.integration.conftest import Project, node_ids, outcomes, text_of, usage_error
 
 OLD = "20261101T000000Z-00aa"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records import effective, read_records
+from pytest_core_rollouts.records.rows import effective, read_records
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of, usage_error
 from tests.support.fake_core import FakeCore, Script
 

@@ -171,7 +171,8 @@ def test_a_short_or_stand_in_key_is_no_key(project: Project, monkeypatch: pytest
 # What was expected
 
 GRADER = """
-from pytest_core_rollouts.grading import Grade, Reason
+from pytest_core_rollouts.grading.answers import Grade
+from pytest_core_rollouts.grading.comparing import Reason
 
 def grade(task, answer):
     {}

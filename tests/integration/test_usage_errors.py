@@ -40,7 +40,7 @@ REFUSED = [
     ("--rollout-task su", "--rollout-task: no task 'su'; an id is a folder's path in"),
     ("--rollout-task tasks/sum", "--rollout-task: no task 'tasks/sum'"),
     ("--rollout-task sql/../sum", "--rollout-task: no task 'sql/../sum'"),
-    ("--core 'http://core.example/v1'", "--core: http://core.example/v1 would get the key in the clear; use https"),
+    ("--core 'http://core.example/v1'", "--core: refusing to send the API key to http://core.example/v1"),
     ("--core 'https://me:pw@core.example/v1'", "--core: base URL 'https://***@core.example/v1': must not contain"),
     ("--core nonsense", "--core: base URL 'nonsense': expected http(s)://host[:port]/v1"),
     ("--core ''", "--core: is blank"),

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_core_rollouts.engine import Engine, RunEnded
+from pytest_core_rollouts.engine.engine import Engine
+from pytest_core_rollouts.engine.runs import RunEnded
 from pytest_core_rollouts.tasks.matrix import Agent
 from tests.integration.conftest import Project, text_of
 from tests.support.fake_core import FakeCore, Script

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.grading import Answer, Grade
-from pytest_core_rollouts.records import RecordsError
+from pytest_core_rollouts.grading.answers import Answer, Grade
+from pytest_core_rollouts.records.errors import RecordsError
 from pytest_core_rollouts.records.kept_files import keep_files, read_kept_files
 from pytest_core_rollouts.records.masking import Masker
-from pytest_core_rollouts.tasks import Task
 from pytest_core_rollouts.tasks.matrix import Rollout
+from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import Outputs
 from tests.support.fake_core import FakeCore, Script
 from tests.support.rollouts import RIGHT, TASK, Ran, plan, run
@@ -162,7 +162,8 @@ def test_what_holds_answers_follows_the_umask(tmp_path: Path, umask: int, folder
     program = f"""
 import os
 from pathlib import Path
-from pytest_core_rollouts.records import RolloutRecord, append
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import append
 from pytest_core_rollouts.records.item_files import keep_items
 from pytest_core_rollouts.records.kept_files import keep_files
 from pytest_core_rollouts.records.masking import Masker

@@ -18,18 +18,10 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records import (
-    SCHEMA,
-    RecordsError,
-    RecordsWarning,
-    RolloutRecord,
-    append,
-    check_writable,
-    count_planned,
-    effective,
-    read_records,
-)
+from pytest_core_rollouts.records.errors import RecordsError, RecordsWarning
 from pytest_core_rollouts.records.masking import MASK, Masker
+from pytest_core_rollouts.records.record import SCHEMA, RolloutRecord, count_planned
+from pytest_core_rollouts.records.rows import append, check_writable, effective, read_records
 from pytest_core_rollouts.results.summary import slim
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.report.html import write_html
 from pytest_core_rollouts.results.baseline import load_baseline
 from tests.report.conftest import Viewer, turning, wait_until_drawn

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.report.markdown import FEW_TASKS, markdown, terminal
 from pytest_core_rollouts.results.health import GroupHealth, fault_kind
 from pytest_core_rollouts.results.summary import summarize

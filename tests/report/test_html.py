@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records import RecordsError, RolloutRecord, append
+from pytest_core_rollouts.records.errors import RecordsError
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import append
 from pytest_core_rollouts.report import html_data
 from pytest_core_rollouts.report.html import HtmlReportError, write_html
 from pytest_core_rollouts.report.html_data import outcome

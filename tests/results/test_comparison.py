@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records import RecordsError, RolloutRecord, append
+from pytest_core_rollouts.records.errors import RecordsError
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import append
 from pytest_core_rollouts.report.changes import changes, sights
 from pytest_core_rollouts.results.baseline import comparisons, load_baseline, newest_versions
 from pytest_core_rollouts.results.comparison import Comparison, Power, compare, counterpart, power

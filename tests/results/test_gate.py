@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.report.cells import p_is
 from pytest_core_rollouts.results.baseline import Baseline
 from pytest_core_rollouts.results.gate import AllowedErrors, GateError, Identity, Judgment, judge, parse_gate

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from pytest_core_rollouts.records import RolloutRecord
-from pytest_core_rollouts.rollout import Limits
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.rollout.attempts import Limits
 from tests.support.api import quick
 from tests.support.fake_core import FakeCore, Fault, Script
 from tests.support.rollouts import LIMITS, RIGHT, on, only_session, plan, refused, run

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.grading import Answer, Grade
+from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
-from pytest_core_rollouts.tasks import Task
 from pytest_core_rollouts.tasks.matrix import Rollout
+from pytest_core_rollouts.tasks.task import Task
 from tests.support.fake_core import FakeCore, Script
 from tests.support.rollouts import RIGHT, WRONG, grade, plan, run
 

@@ -18,8 +18,9 @@ import pytest
 
 from pytest_core_rollouts.agents_api import Client
 from pytest_core_rollouts.collecting.explain import explain_fault
-from pytest_core_rollouts.records import RolloutRecord
-from pytest_core_rollouts.rollout import Outcome, RolloutRunner, fetching, pulse
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.rollout import fetching, pulse
+from pytest_core_rollouts.rollout.attempts import Outcome, RolloutRunner
 from pytest_core_rollouts.rollout.stopping import Stop
 from tests.support.api import quick
 from tests.support.fake_core import FakeCore, Fault, Request, Script

@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.agents_api import Client, RetryPolicy
-from pytest_core_rollouts.engine.pool import Pool, PoolStopped
-from pytest_core_rollouts.rollout import Limits, Outcome, RolloutRunner
+from pytest_core_rollouts.engine.pool import PoolStopped
+from pytest_core_rollouts.rollout.attempts import Limits, Outcome, RolloutRunner
 from pytest_core_rollouts.rollout.pressure import Pressure
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.rollout.witnesses import Witnesses
 from pytest_core_rollouts.tasks.matrix import Rollout
 from tests.support.api import quick
 from tests.support.fake_core import FakeCore, Fault, Request, Script
+from tests.support.pools import CollectingPool
 from tests.support.rollouts import LIMITS, RIGHT, Keeper, grade, nothing_open, on, plan, refused, run, scripted
 
 TIMEOUT = 30.0
@@ -41,7 +42,7 @@ def quickly() -> Pressure:
 @contextmanager
 def rollouts(
     core: FakeCore, concurrency: int, retry: RetryPolicy = IMPATIENT, limits: Limits = LIMITS
-) -> Iterator[tuple[Pool[Rollout, Client, Outcome], Keeper]]:
+) -> Iterator[tuple[CollectingPool[Rollout, Client, Outcome], Keeper]]:
     keeper = Keeper(core)
     shared = {"pressure": quickly(), "witnesses": Witnesses(lambda run_id: 1), "halted": lambda: pool.fatal}
     runner = RolloutRunner(grade=grade, save=keeper, limits=limits, **shared)  # type: ignore[arg-type]
@@ -52,7 +53,7 @@ def rollouts(
             pool.halt(outcome.fatal)
         return outcome
 
-    pool: Pool[Rollout, Client, Outcome] = Pool(
+    pool: CollectingPool[Rollout, Client, Outcome] = CollectingPool(
         lambda: Client(core.base_url, core.api_key, retry=retry),
         run_one,
         concurrency=concurrency,
@@ -64,7 +65,7 @@ def rollouts(
         pool.stop("the test is over")
 
 
-def finished(pool: Pool[Rollout, Client, Outcome], number: int) -> list[Outcome]:
+def finished(pool: CollectingPool[Rollout, Client, Outcome], number: int) -> list[Outcome]:
     outcomes = [pool.next_done(TIMEOUT) for _ in range(number)]
     return [outcome for outcome in outcomes if outcome is not None]
 

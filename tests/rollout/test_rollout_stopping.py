@@ -10,11 +10,12 @@ from collections.abc import Callable
 import pytest
 
 from pytest_core_rollouts.agents_api import Client
-from pytest_core_rollouts.grading import Answer, Grade
-from pytest_core_rollouts.rollout import Outcome, RolloutRunner, pulse
+from pytest_core_rollouts.grading.answers import Answer, Grade
+from pytest_core_rollouts.rollout import pulse
+from pytest_core_rollouts.rollout.attempts import Outcome, RolloutRunner
 from pytest_core_rollouts.rollout.stopping import Stop
-from pytest_core_rollouts.tasks import Task
 from pytest_core_rollouts.tasks.matrix import Rollout
+from pytest_core_rollouts.tasks.task import Task
 from tests.support.api import QUICK, quick
 from tests.support.fake_core import FakeCore, Fault, Request, Script
 from tests.support.rollouts import LIMITS, RIGHT, Keeper, Ran, grade, on, only_session, plan, refused, run

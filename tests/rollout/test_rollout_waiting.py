@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from pytest_core_rollouts.rollout import Limits, pulse, waiting
+from pytest_core_rollouts.rollout import pulse, waiting
+from pytest_core_rollouts.rollout.attempts import Limits
 from tests.support.api import quick
 from tests.support.fake_core import FakeCore, Fault, Request, Script
 from tests.support.rollouts import LIMITS, RIGHT, on, only_session, plan, refused, run, said

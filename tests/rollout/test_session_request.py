@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.rollout.session_request import metadata, session_body
-from pytest_core_rollouts.tasks import InputFile, Network, Task, TaskError, load_task
+from pytest_core_rollouts.tasks.files import InputFile, TaskError
 from pytest_core_rollouts.tasks.matrix import Agent, MatrixError
+from pytest_core_rollouts.tasks.task import Task, load_task
+from pytest_core_rollouts.tasks.task_settings import Network
 from tests.support.fake_core import FakeCore, Fault, Script
 from tests.support.rollouts import RUN_ID, WRONG, on, plan, run
 
@@ -234,7 +236,7 @@ def test_no_expected_value_no_solution_and_no_stray_key_in_any_request(tmp_path:
     for sample, script in enumerate(scripts):
         with FakeCore(script=lambda body, script=script: script) as core:  # type: ignore[misc]
             rollout = plan(task, agent, timeout=0.6, retries=1, sample=sample)
-            rewards.append(run(core, rollout, model_keys={"K": key}).record.reward)
+            rewards.append(run(core, rollout, model_key=lambda rollout: key).record.reward)
             assert core.requests
             for request in core.requests:
                 sent = repr((request.target, request.headers)).encode() + request.body
@@ -253,9 +255,11 @@ def test_the_solution_goes_out_under_oracle_alone(tmp_path: Path) -> None:
     (tmp_path / "solution").mkdir()
     (tmp_path / "solution" / "solve.sh").write_text("echo \u00e9\n", encoding="utf-8")
     task = load_task(tmp_path, "t")
-    oracle = session_body(plan(task, Agent(harness="oracle")))
+    oracle = session_body(plan(task, Agent(harness="oracle")), core_is_ours=True)
     assert oracle["agent"] == {
         "x_agents_core": {"harness": "oracle", "harness_config": {"solution": "echo \u00e9\n"}},
     }
+    with pytest.raises(MatrixError, match="never sent to another"):
+        session_body(plan(task, Agent(harness="oracle")))
     for harness in ("default", "codex", "claude_sdk", "mcode", "nop"):
         assert "echo" not in str(session_body(plan(task, Agent(harness=harness))))

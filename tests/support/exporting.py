@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.cli import main
-from pytest_core_rollouts.records import RolloutRecord
+from pytest_core_rollouts.records.record import RolloutRecord
 
 
 class Exporter:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import gc
 import json
 import threading
@@ -14,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_core_rollouts.agents_api import Client, RetryPolicy
-from pytest_core_rollouts.grading import Answer, Grade, grade_answer
-from pytest_core_rollouts.records import RolloutRecord
-from pytest_core_rollouts.rollout import Limits, Outcome, RolloutRunner
+from pytest_core_rollouts.grading.answers import Answer, Grade, grade_answer
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.rollout.attempts import Limits, Outcome, RolloutRunner
 from pytest_core_rollouts.rollout.stopping import Stop
-from pytest_core_rollouts.tasks import Network, Task
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
+from pytest_core_rollouts.tasks.task import Task
+from pytest_core_rollouts.tasks.task_settings import Network
 from tests.support.api import QUICK
 from tests.support.fake_core import FakeCore, FakeSession, Fault, Request, Script
 
@@ -94,7 +94,7 @@ def run(
     outcome = asyncio.run(main())
     assert len(keeper.records) == 1, "one rollout, one row"
     record = keeper.records[0]
-    assert outcome.record == dataclasses.replace(record, items=None)
+    assert outcome.record == record
     return Ran(outcome, record)
 
 

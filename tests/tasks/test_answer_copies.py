@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.checking import Soundness, silenced
-from pytest_core_rollouts.tasks import InputFile, Task, TaskError, load_task
+from pytest_core_rollouts.checking.checks import Soundness, silenced
+from pytest_core_rollouts.tasks.files import InputFile, TaskError
+from pytest_core_rollouts.tasks.task import Task, load_task
 from pytest_core_rollouts.tasks.findings import FINDINGS
 from tests.support.fake_core import FakeCore
 from tests.integration.conftest import Project, core, outcomes, project, text_of

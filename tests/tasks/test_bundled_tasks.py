@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.grading import Answer, grade_answer, read_answer
-from pytest_core_rollouts.tasks import Task, load_task
+from pytest_core_rollouts.grading.answers import Answer, grade_answer, read_answer
+from pytest_core_rollouts.tasks.task import Task, load_task
 
 TASKS = Path(__file__).parents[2] / "tasks"
 ENVIRONMENT = {

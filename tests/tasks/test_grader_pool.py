@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.embedded.hidden import hidden_places, hide
-from pytest_core_rollouts.grading import Answer, Grade, Reason
+from pytest_core_rollouts.grading.answers import Answer, Grade
+from pytest_core_rollouts.grading.comparing import Reason
 from pytest_core_rollouts.grading.threads import GraderFailed
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
-from pytest_core_rollouts.tasks import Network, Task
+from pytest_core_rollouts.tasks.task_settings import Network
+from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.grader_pool import AnswerBrokeGrader, GraderPool
 from tests.support.running import alive, until
 from tests.tasks.test_own_graders import task_with

@@ -15,7 +15,8 @@ from pytest_core_rollouts.tasks.matrix import (
     new_run_id,
     slug,
 )
-from pytest_core_rollouts.tasks import Network, Task
+from pytest_core_rollouts.tasks.task_settings import Network
+from pytest_core_rollouts.tasks.task import Task
 
 ODD_NAMES = [
     "openai/gpt-5:free", "a[b]", "qwen:32b", "my model (v2)", "m#1", "a and b", "../../x", "a.", ".hidden", "CON ",
@@ -85,7 +86,7 @@ def test_long_names_are_cut_and_stay_distinct() -> None:
 def test_the_rollout_id_is_filled_into_the_model_url_and_nothing_else_is() -> None:
     agent = Agent("codex", "p", base_url="https://infer.example/{rollout_id}/v1/{other}", api_key_env="K")
     one = rollout(agent=agent)
-    assert one.model_base_url == f"https://infer.example/{one.rollout_id}/v1/{{other}}"
+    assert one.model_base_url(1) == f"https://infer.example/{one.rollout_id}/v1/{{other}}"
 
 
 def test_an_agents_digest_ignores_its_name_and_sees_everything_else() -> None:

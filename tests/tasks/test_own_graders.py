@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.grading import Answer, Grade, Reason
-from pytest_core_rollouts.tasks import Task, TaskError, load_task
+from pytest_core_rollouts.grading.answers import Answer, Grade
+from pytest_core_rollouts.grading.comparing import Reason
+from pytest_core_rollouts.tasks.task import Task, load_task
+from pytest_core_rollouts.tasks.files import TaskError
 from pytest_core_rollouts.tasks.own_graders import as_grade, load_grader
 
 ROLLOUT = object()

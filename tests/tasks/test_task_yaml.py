@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.grading import Tolerance
+from pytest_core_rollouts.grading.comparing import Tolerance
 from pytest_core_rollouts.tasks.strict_yaml import YamlError
 from pytest_core_rollouts.tasks.task_settings import Network, Xfail
 from pytest_core_rollouts.tasks.task_yaml import read_settings

@@ -13,8 +13,12 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.grading import ANSWER_LIMIT, DEFAULT_TOLERANCE, Tolerance
-from pytest_core_rollouts.tasks import INSTRUCTION_LIMIT, InputFile, Network, Task, TaskError, Xfail, is_task, load_task
+from pytest_core_rollouts.grading.answers import ANSWER_LIMIT
+from pytest_core_rollouts.grading.comparing import DEFAULT_TOLERANCE, Tolerance
+from pytest_core_rollouts.tasks.task import INSTRUCTION_LIMIT, Task, load_task
+from pytest_core_rollouts.tasks.files import InputFile, TaskError
+from pytest_core_rollouts.tasks.task_settings import Network, Xfail
+from pytest_core_rollouts.tasks.folders import is_task
 
 MIB = 1024 * 1024
 
@@ -689,7 +693,7 @@ def foreign(tmp_path: Path) -> Path:
 SCRIPT = """
 import json, os, sys
 from pathlib import Path
-from pytest_core_rollouts.tasks import load_task
+from pytest_core_rollouts.tasks.task import load_task
 folder, = Path(sys.argv[1]).iterdir()
 task = load_task(folder, folder.name)
 contents = {file.path: file.read().hex() for file in task.files}

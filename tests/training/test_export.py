@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records import RecordsWarning
+from pytest_core_rollouts.records.errors import RecordsWarning
 from pytest_core_rollouts.records.item_files import keep_items
 from pytest_core_rollouts.records.masking import Masker
 from tests.support.exporting import Exporter, write

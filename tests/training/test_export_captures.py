@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records import RecordsWarning, RolloutRecord
+from pytest_core_rollouts.records.errors import RecordsWarning
+from pytest_core_rollouts.records.record import RolloutRecord
 from tests.support.exporting import Exporter, capture, exchange, write
 from tests.support.rows import run
 
