@@ -44,9 +44,9 @@ REFUSED = [
     ("--core 'https://me:pw@core.example/v1'", "--core: base URL 'https://***@core.example/v1': must not contain"),
     ("--core nonsense", "--core: base URL 'nonsense': expected http(s)://host[:port]/v1"),
     ("--core ''", "--core: is blank"),
-    ("--harness oracle", "harness oracle: runs on the embedded Core alone"),
+    ("--harness oracle", "harness oracle: requires --core embedded"),
     ("--core embedded --harness mcode", "harness mcode: the embedded Core runs oracle, nop, codex, claude_sdk; mcode"),
-    ("--core embedded --harness codex", "say --model NAME --model-base-url https://api.openai.com/v1 and put the key"),
+    ("--core embedded --harness codex", "pass --model NAME --model-base-url https://api.openai.com/v1 and put the key"),
     ("--core embedded --harness claude_sdk --model m", "--model-base-url https://api.anthropic.com and put the key"),
     ("--rollout-capture x", "--rollout-capture: works on the embedded Core alone (--core embedded); on another one"),
     ("--rollout-model-params {}x", "--rollout-model-params: '{}x' is not valid JSON"),
@@ -54,7 +54,7 @@ REFUSED = [
     ("--rollout-model-params '{\"stream\": false}'", "sets 'stream', which is the harness's own to say"),
     ("--rollout-model-params '{\"seed\": 1}'", "--rollout-model-params: works on the embedded Core alone"),
     (f"{ONE} --model-base-url https://m.example", "a model base URL needs the model's name (--model)"),
-    (f"{ONE} --model m --model-base-url http://m.example/v1", "base URL: http://m.example/v1 would get the key"),
+    (f"{ONE} --model m --model-base-url http://m.example/v1", "base URL: refusing to send the API key to http://m.example/v1"),
     (f"{ONE} --model m --model-base-url https://k:v@m.example", "must not contain credentials"),
     (f"{ONE} --model m --model-base-url m.example", "model base URL: base URL 'm.example'"),
     (f"{ONE} --model m --model-base-url https://m --model-protocol anthropic", "speaks responses, not anthropic"),
@@ -112,7 +112,7 @@ def test_no_core(project: Project, workers: tuple[str, ...]) -> None:
     project.task()
     line = usage_error(project.run_apart("tasks", "tests", "--harness", "codex", *workers))
     assert line.startswith(
-        "rollouts need a Core: set OPENAI_BASE_URL and OPENAI_API_KEY, or say --core URL, or --core embedded"
+        "no Core configured; set OPENAI_BASE_URL and OPENAI_API_KEY, pass --core URL, or use --core embedded"
     )
 
 
@@ -127,7 +127,9 @@ def test_no_key(project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatc
 def test_rubbish_in_the_environment(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.task()
     monkeypatch.setenv("OPENAI_BASE_URL", "http://core.example/v1")
-    assert usage_error(project.run("tasks")).startswith("OPENAI_BASE_URL: http://core.example/v1 would get the key")
+    assert usage_error(project.run("tasks")).startswith(
+        "OPENAI_BASE_URL: refusing to send the API key to http://core.example/v1"
+    )
     monkeypatch.setenv("OPENAI_BASE_URL", "nonsense")
     assert usage_error(project.run("tasks")).startswith("OPENAI_BASE_URL: base URL 'nonsense': expected")
     assert project.run("tasks", "--core", "https://core.example", "--collect-only").ret == 0
@@ -137,7 +139,8 @@ def test_no_key_for_a_models_own_endpoint(project: Project, core: FakeCore) -> N
     project.task()
     args = ("--harness", "codex", "--model", "m", "--model-base-url", "https://m.example/v1")
     assert (
-        usage_error(project.run(*args)) == "a model base URL needs its key: set the environment variable MODEL_API_KEY"
+        usage_error(project.run(*args))
+        == "harness codex: a model base URL needs its key; set the environment variable MODEL_API_KEY"
     )
     project.write("own.yaml", "harness: codex\nmodel: m\nbase_url: https://m.example\napi_key_env: OWN_KEY")
     assert "set the environment variable OWN_KEY" in usage_error(project.run("--rollout-agent", "own.yaml"))
