@@ -42,6 +42,7 @@ def main() -> None:
     """Grade until the connection is closed."""
     connection, folder = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])
     connection.set_inheritable(False)
+    os.register_at_fork(after_in_child=connection.close)  # a child that returns from grade() must not reply as well
     sys.argv = ["grader"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -80,7 +81,8 @@ class _Worker:
             grader = task.grader
             assert grader is not None
         except Exception as error:  # noqa: BLE001 - the classes of what was sent may be of any kind
-            return json.dumps({"failed": f"the grader was not run: {type(error).__name__}: {error}"}).encode()
+            problem = f"the grader was not run: {type(error).__name__}: {error}"
+            return json.dumps({"failed": problem, "spoiled": True}).encode()
         rollout = replace(asked["rollout"], task=task) if asked.get("with_task") else asked["rollout"]
         return self._graded(task, asked["answer"], rollout)
 

@@ -18,7 +18,7 @@ from pytest_core_rollouts.embedded.hidden import hidden_places, hide
 from pytest_core_rollouts.grading import Answer, Grade, Reason
 from pytest_core_rollouts.grading.threads import GraderFailed
 from pytest_core_rollouts.matrix import Agent, Rollout
-from pytest_core_rollouts.tasks import Network, Task
+from pytest_core_rollouts.tasks import Network, Task, grader_process
 from pytest_core_rollouts.tasks.grader_pool import AnswerBrokeGrader, GraderPool
 from tests.integration.running import alive, until
 from tests.test_own_graders import task_with
@@ -165,8 +165,9 @@ BREAKS = [
 
 @pytest.mark.parametrize(("line", "problem"), BREAKS, ids=["GIL", "segfault", "exit", "killed"])
 def test_an_answer_that_breaks_its_grader_twice_is_told_from_a_broken_grader(
-    grade: Any, line: str, problem: str
+    grade: Any, line: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(grader_process, "OWN_MEMORY", 0)
     start = "import ctypes, os, re\ndef grade(answer):\n"
     with pytest.raises(AnswerBrokeGrader, match=f"^grader_broken: {problem}, twice; it grades a missing answer"):
         grade(f"{start}{SPARES_MISSING}{line}")
@@ -194,6 +195,71 @@ def test_a_grader_that_the_machine_may_have_broken_runs_alone_the_second_time(gr
     other.start()
     assert grade(source).reward == 1
     other.join()
+
+
+def test_a_grader_that_others_take_the_machine_from_makes_no_answer_0(
+    grade: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had little memory when it was killed; or it was ready to run, and others had the processor."""
+    others = "others used up the machine; run fewer rollouts at once, then grade again$"
+    with pytest.raises(GraderFailed, match=f"ended by SIGKILL, out of memory.; {others}") as caught:
+        grade(f"import os\ndef grade(answer):\n{SPARES_MISSING}    os.kill(os.getpid(), 9)\n")
+    assert caught.value.code == "grader"
+    monkeypatch.setattr(grader_process, "DELAY_FACTOR", 2)
+    processor = min(os.sched_getaffinity(0))
+    starved = (
+        f"import os\ndef grade(answer):\n{SPARES_MISSING}    os.sched_setaffinity(0, {{{processor}}})\n"
+        "    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\n    while True: pass\n"
+    )
+    burn = f"import os\nos.sched_setaffinity(0, {{{processor}}})\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", burn]) as other:
+        try:
+            with pytest.raises(GraderFailed, match=f"took more than 1.5 s.*; {others}") as caught:
+                grade(starved)
+        finally:
+            other.kill()
+    assert caught.value.code == "grader"
+
+
+def test_a_grader_that_breaks_on_the_expected_answer_makes_no_answer_0(pool: GraderPool, tmp_path: Path) -> None:
+    source = f"import os\ndef grade(answer):\n{SPARES_MISSING}    os._exit(3)\n"
+    task = task_with(tmp_path / "t", source, '{"x": 1}')
+    with pytest.raises(GraderFailed, match=r"exit code 3$") as caught:
+        pool.grade(task.grader, task, Answer(value={"x": 2}), None)  # type: ignore[arg-type]
+    assert caught.value.code == "grader"
+
+
+@pytest.mark.parametrize(
+    ("left", "victim"),
+    [
+        ("signal.alarm(1)", "time.sleep(1.2)"),
+        ("resource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28))", "len('x' * (1 << 28))"),
+        ("sys.modules.clear()", "time.sleep(0)"),
+    ],
+    ids=["alarm", "memory", "modules"],
+)
+def test_what_a_grader_leaves_behind_fails_no_other_grader(tmp_path: Path, left: str, victim: str) -> None:
+    """A failure only counts in a process that no other grader has used."""
+    imports = "import resource, signal, sys, time\ndef grade(answer):\n"
+    leaves = task_with(tmp_path / "leaves", f"{imports}    {left}\n    return 1\n")
+    other = task_with(tmp_path / "other", f"{imports}{SPARES_MISSING}    {victim}\n    return 1\n")
+    pool = GraderPool(seconds=5, most=1)
+    try:
+        for task in (leaves, other):
+            assert pool.grade(task.grader, task, Answer(value={}), None).reward == 1  # type: ignore[arg-type]
+    finally:
+        pool.close()
+
+
+def test_a_grader_that_forks_gives_one_grade_for_each_answer(grade: Any) -> None:
+    """The child returns from `grade` too; the next answer must not get its grade."""
+    forks = (
+        "import os\ndef grade(answer):\n    child = os.fork()\n    if child == 0: return 0.25\n"
+        "    os.waitpid(child, 0)\n    return answer.value['x']\n"
+    )
+    for value in (1, 0.5, 0.75):
+        assert grade(forks, Answer(value={"x": value})).reward == value
+        assert grade(GOOD).reward == 1
 
 
 def test_what_a_grader_prints_is_not_taken_for_its_grade(grade: Any, capfd: pytest.CaptureFixture[str]) -> None:
