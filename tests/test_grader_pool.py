@@ -208,7 +208,8 @@ def test_a_grader_that_others_take_the_machine_from_makes_no_answer_0(
     monkeypatch.setattr(grader_process, "DELAY_FACTOR", 2)
     processor = min(os.sched_getaffinity(0))
     starved = (
-        f"import os\ndef grade(answer):\n{SPARES_MISSING}    os.sched_setaffinity(0, {{{processor}}})\n"
+        f"import os, pathlib\ndef grade(answer):\n{SPARES_MISSING}    os.sched_setaffinity(0, {{{processor}}})\n"
+        "    group = pathlib.Path('/proc/self/autogroup')\n    if group.exists(): group.write_text('19')\n"
         "    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\n    while True: pass\n"
     )
     burn = f"import os\nos.sched_setaffinity(0, {{{processor}}})\nwhile True: pass"

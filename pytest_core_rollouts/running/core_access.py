@@ -95,11 +95,24 @@ def places_of_run(config: pytest.Config, settings: Settings, out: Path, tasks: I
     if settings.out is None and settings.resume is None:
         folders.append(out.parent)  # runs/, which holds nothing but results
     return find_places(
-        [config.rootpath, config.invocation_params.dir],
+        project_folders(config),
         tasks=[*settings.roots, *(task.path for task in tasks if task.path is not None)],
         files=filter(None, files),
         folders=filter(None, folders),
     )
+
+
+def project_folders(config: pytest.Config) -> list[Path]:
+    """Where the project is: `--rootdir` may name another folder than that of its ini file and of its conftest files.
+
+    A conftest.py may hold a grader, and tasks that are made in code have their answers beside it.
+    """
+    folders = [config.rootpath, config.invocation_params.dir]
+    if config.inipath is not None:
+        folders.append(config.inipath.parent)
+    plugins = config.pluginmanager.get_plugins()
+    files = [Path(file) for plugin in plugins if isinstance(file := getattr(plugin, "__file__", None), str)]
+    return [*folders, *(file.parent for file in files if file.name == "conftest.py")]
 
 
 class LazyClient:
