@@ -6,12 +6,14 @@ graders, and lead nowhere.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import faulthandler
 import json
 import os
 import pickle
 import resource
+import shutil
 import signal
 import socket
 import struct
@@ -42,6 +44,7 @@ def main() -> None:
     """Grade until the connection is closed."""
     connection, folder = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])
     connection.set_inheritable(False)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # the parent may be gone; the first, so it comes last
     os.register_at_fork(after_in_child=connection.close)  # a child that returns from grade() must not reply as well
     sys.argv = ["grader"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
