@@ -55,6 +55,7 @@ def check_grading(expected: Mapping[str, Any] | None, rules: Mapping[str, KeyRul
 
 
 TAGS_LIMIT: Final = 50
+SAMPLES_LIMIT: Final = 10_000
 
 
 def _tags(value: Any) -> tuple[str, ...]:
@@ -250,6 +251,14 @@ def _silence(value: Any) -> dict[str, str]:
     return check(mapping(value), dict.fromkeys(FINDINGS, text))
 
 
+def _samples(value: Any) -> int:
+    """A task may be of somebody else, and each sample is an item: too many would never be collected."""
+    samples = positive_integer(value)
+    if samples > SAMPLES_LIMIT:
+        raise Invalid(f"expected at most {SAMPLES_LIMIT:,} samples; for more, use --samples")
+    return samples
+
+
 RULES: Final[Mapping[str, Rule]] = {
     "tags": _tags,
     "timeout": positive,
@@ -258,7 +267,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "env": _env,
     "packages": _packages,
     "setup_commands": texts,
-    "samples": positive_integer,
+    "samples": _samples,
     "skip": text,
     "xfail": _xfail,
     "grading": _grading,
