@@ -31,6 +31,7 @@ from pytest_core_rollouts.grading import Answer, Grade
 from pytest_core_rollouts.grading.threads import place_of
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.tasks import Task, TaskError, load_task
+from pytest_core_rollouts.tasks.grader_process import REPLY_LIMIT
 
 TEXT_LIMIT: Final = 10_000
 """Characters of what a grader raised that are sent."""
@@ -137,7 +138,12 @@ def _load(pickled: bytes | None, path: Path | None, task_id: str, digest: str) -
 
 def _encoded(grade: Grade) -> bytes:
     reasons = [[reason.path, jsonable(reason.expected), jsonable(reason.answered)] for reason in grade.reasons]
-    return json.dumps({"reward": grade.reward, "reasons": reasons, "note": grade.note}).encode()
+    reply = json.dumps({"reward": grade.reward, "reasons": reasons, "note": grade.note}).encode()
+    if len(reply) <= REPLY_LIMIT:
+        return reply
+    # A grader may repeat files of an agent, which must not turn its reward into a missing one by their size.
+    note = f"the grader's reasons and note have {len(reply):,} bytes and were left out"
+    return json.dumps({"reward": grade.reward, "reasons": [], "note": note}).encode()
 
 
 def _raised(error: BaseException, grader: Path | None) -> bytes:

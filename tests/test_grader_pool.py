@@ -262,6 +262,16 @@ def test_a_grader_that_forks_gives_one_grade_for_each_answer(grade: Any) -> None
         assert grade(GOOD).reward == 1
 
 
+def test_a_long_file_in_the_reasons_makes_no_reward_missing(grade: Any) -> None:
+    source = (
+        "from pytest_core_rollouts.grading import Grade, Reason\ndef grade(artifacts):\n"
+        "    text = artifacts['f'].decode()\n    return Grade(0.0, (Reason('f', '', text), Reason('g', '', text)))\n"
+    )
+    made = grade(source, Answer(value={}, artifacts={"f": bytes(6 << 20)}))
+    assert (made.reward, made.reasons) == (0.0, ())
+    assert made.note == "the grader's reasons and note have 75,497,544 bytes and were left out"
+
+
 def test_what_a_grader_prints_is_not_taken_for_its_grade(grade: Any, capfd: pytest.CaptureFixture[str]) -> None:
     source = (
         "import os, sys\ndef grade():\n    print('x' * 10_000_000); os.write(1, b'y' * 1000)\n"
