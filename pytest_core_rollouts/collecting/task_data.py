@@ -44,8 +44,6 @@ def guard_first_imports(config: pytest.Config) -> None:
     here, roots = config.invocation_params.dir, roots_of(config)
     namespace = config.known_args_namespace
     named: list[str] = namespace.file_or_dir
-    # The value of an option that is added later, as `embedded` of `--core embedded`, looks like a path here.
-    named = [argument for argument in named if os.path.lexists(_absolute(here, argument))]
     paths = [_absolute(here, argument) for argument in named or default_paths(config)]
     for path in paths if named else [*paths, here]:
         _refuse_data(path, roots)
@@ -56,7 +54,7 @@ def guard_first_imports(config: pytest.Config) -> None:
             folders.append(config.inipath.parent)
     refuse(config, _settings_in(folders))
     if any(is_task_folder(path, roots) for path in paths):
-        namespace.file_or_dir[:] = [
+        named[:] = [
             str(next((path / part for part in PARTS if (path / part).is_file()), path))
             if is_task_folder(path, roots)
             else str(path)
