@@ -164,7 +164,6 @@ def test_an_empty_file_says_nothing() -> None:
         ("env: {'': x}", "env.: no name for a variable"),
         ('env: {A: "a\\0"}', "env.A: the text holds a NUL character; remove it"),
         ("env: {1: x}", "env: the key 1 must be a text; put it in quotes"),
-        ("samples: 100000000", "samples: expected at most 10,000 samples; for more, use --samples"),
         # Packages
         ("packages: [numpy]", "packages: a mapping of names to values is due, not a list"),
         (

@@ -98,15 +98,6 @@ def test_nothing_below_a_task_is_imported_however_it_is_named(project: Project, 
         assert not sprung.exists(), path
 
 
-def test_options_given_in_a_task_folder_are_no_paths(
-    project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """pytest does not know `--harness` yet when it looks for the first conftest files."""
-    project.task("good")
-    monkeypatch.chdir(project.path / "tasks" / "good")
-    assert outcomes(project.run("--harness", "codex", ".")) == {"passed": 1}
-
-
 def test_a_run_of_other_tests_is_not_concerned(project: Project, sprung: Path) -> None:
     project.task("evil")
     project.write("tasks/evil/conftest.py", TRAP.format(sprung))
