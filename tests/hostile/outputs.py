@@ -60,6 +60,13 @@ done
 cd ..
 """
 
+UNDERSCORES = """
+import os
+os.mkdir("outputs")
+for number in range(1000):
+    open(f"outputs/{'_' * 230}{number}.mb", "w").close()
+"""
+
 OUTPUTS = (
     Hostile("fifo", "mkdir outputs; mkfifo outputs/x", **REJECTED, says="'/workspace/outputs/x' is a FIFO"),
     Hostile("answer-fifo", "mkdir outputs; mkfifo outputs/answer.json", **REJECTED, says="is a FIFO"),
@@ -143,6 +150,12 @@ OUTPUTS = (
     Hostile("answer-device", "mkdir outputs; mknod outputs/answer.json c 1 5", says="not permitted", status=""),
     Hostile("answer-space", "mkdir outputs; echo '{\"x\": 1}' >'outputs/answer.json '"),
     Hostile("names", f"{NAMES}{RIGHT}", reward=1.0, yaml="outputs: ['**']", never_says="owned"),
+    Hostile(
+        "underscores",
+        f"{python(UNDERSCORES)}{RIGHT}",
+        reward=1.0,
+        yaml="outputs: ['*_*_*_*_*_*.md', '**/*_*_*_*_*_*.md']",
+    ),
     Hostile("swapped", python(SWAPPER), status="", codes=(None, "outputs_rejected")),
     Hostile("rewritten", python(REWRITER), status="", codes=(None, "outputs_rejected"), reward=1.0),
     Hostile("leased", python(LEASE), reward=1.0),
