@@ -161,7 +161,12 @@ def run(folder: Path, *options: str, memory_mib: int = 256, seconds: float = 240
         (helpers / "guard.py").write_text(GUARD)
         env = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "OPENAI_"))},
-            **{"PYTHONPATH": str(helpers), "TMPDIR": str(temporary), "SUITE_SECRET": SECRET, "MODEL_API_KEY": KEY},
+            **{
+                "PYTHONPATH": f"{helpers}{os.pathsep}{os.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep),
+                "TMPDIR": str(temporary),
+                "SUITE_SECRET": SECRET,
+                "MODEL_API_KEY": KEY,
+            },
             "PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:anyio -p no:cacheprovider",
         }
         before = set(_files(folder))
