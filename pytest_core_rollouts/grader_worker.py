@@ -6,12 +6,14 @@ graders, and lead nowhere.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import faulthandler
 import json
 import os
 import pickle
 import resource
+import shutil
 import signal
 import socket
 import struct
@@ -29,6 +31,7 @@ from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.threads import place_of
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.tasks.files import TaskError
+from pytest_core_rollouts.tasks.grader_process import REPLY_LIMIT
 from pytest_core_rollouts.tasks.task import Task, load_task
 
 TEXT_LIMIT: Final = 10_000
@@ -43,6 +46,8 @@ def main() -> None:
     """Grade until the connection is closed."""
     connection, folder = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])
     connection.set_inheritable(False)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # the parent may be gone; the first, so it comes last
+    os.register_at_fork(after_in_child=connection.close)  # a child that returns from grade() must not reply as well
     sys.argv = ["grader"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -81,7 +86,8 @@ class _Worker:
             grader = task.grader
             assert grader is not None
         except Exception as error:  # noqa: BLE001 - the classes of what was sent may be of any kind
-            return json.dumps({"failed": f"the grader was not run: {type(error).__name__}: {error}"}).encode()
+            problem = f"the grader was not run: {type(error).__name__}: {error}"
+            return json.dumps({"failed": problem, "spoiled": True}).encode()
         rollout = replace(asked["rollout"], task=task) if asked.get("with_task") else asked["rollout"]
         return self._graded(task, asked["answer"], rollout)
 
@@ -133,7 +139,12 @@ def _load(pickled: bytes | None, path: Path | None, task_id: str, digest: str) -
 
 def _encoded(grade: Grade) -> bytes:
     reasons = [[reason.path, jsonable(reason.expected), jsonable(reason.answered)] for reason in grade.reasons]
-    return json.dumps({"reward": grade.reward, "reasons": reasons, "note": grade.note}).encode()
+    reply = json.dumps({"reward": grade.reward, "reasons": reasons, "note": grade.note}).encode()
+    if len(reply) <= REPLY_LIMIT:
+        return reply
+    # A grader may repeat files of an agent, which must not turn its reward into a missing one by their size.
+    note = f"the grader's reasons and note have {len(reply):,} bytes and were left out"
+    return json.dumps({"reward": grade.reward, "reasons": [], "note": note}).encode()
 
 
 def _raised(error: BaseException, grader: Path | None) -> bytes:

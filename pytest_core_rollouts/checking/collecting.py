@@ -17,6 +17,7 @@ from pytest_core_rollouts.collecting.task_data import refusal, refused_key
 from pytest_core_rollouts.embedded.hidden import Places, find_places
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.options.settings import settings_key
+from pytest_core_rollouts.running.session_run import project_folders
 from pytest_core_rollouts.tasks.folders import looks_like_task, settings_of_pytest, utf8_name
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
 from pytest_core_rollouts.tasks.own_graders import as_grade
@@ -67,7 +68,7 @@ class Collected:
             if isinstance(item, RolloutItem):
                 self.tasks.setdefault(item.task.id, (item.task, item.ihook))
         paths = [task.path for task, _ in self.tasks.values() if task.path is not None]
-        project = [self.rootpath, session.config.invocation_params.dir]
+        project = project_folders(session.config)
         self.places = find_places(project, tasks=[*session.config.stash[settings_key].roots, *paths])
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

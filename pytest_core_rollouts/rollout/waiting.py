@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, FaultPolicy
@@ -128,6 +129,9 @@ class TurnWatch:
 
     async def _read_turn(self) -> None:
         self.turn = await self.client.latest_turn(self.session_id)
+        if self.turn is not None and not isinstance(self.turn.get("usage"), (dict, NoneType)):
+            self._note("the Turn's usage is no object: it is not known")
+            self.turn["usage"] = None
         if self.turn is not None and self.began is None:
             self.began = time.monotonic()
 
@@ -162,7 +166,8 @@ class TurnWatch:
         raise Fault(text, SessionFault.WAITS_FOR_FUNCTION_RESULT.policy)
 
     def _turn_failure(self) -> Fault:
-        error: Mapping[str, Any] = (self.turn and self.turn.get("error")) or {}
+        said: Any = self.turn and self.turn.get("error")
+        error = said if isinstance(said, Mapping) else {}
         code = error.get("code") or "no code"
         return Fault(f"the Turn failed: {code}: {error.get('message') or 'no message'}", turn_fault_policy(code))
 

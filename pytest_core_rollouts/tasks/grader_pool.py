@@ -44,12 +44,17 @@ class _Broke(Exception):
     """A grader crashed or took too long; `str()` says which, and where.
 
     `by_itself`: whether what else the machine did can't be the reason: it crashed other than by SIGKILL, which is how
-    the kernel gets memory back, or had the processor for most of its time.
+    the kernel gets memory back, or had the processor for most of its time. `by_machine`: whether it must be the reason:
+    the grader was killed and had little memory, or waited for the processor for longer than its own limit.
     """
 
-    def __init__(self, problem: str, *, by_itself: bool) -> None:
+    def __init__(self, problem: str, *, by_itself: bool, by_machine: bool) -> None:
         super().__init__(problem)
-        self.by_itself = by_itself
+        self.by_itself, self.by_machine = by_itself, by_machine
+
+
+class _Unsure(Exception):
+    """A grader failed in a process that other graders have used, so one of these may be the reason."""
 
 
 class GraderPool:
@@ -75,34 +80,44 @@ class GraderPool:
     def grade(self, grader: OwnGrader, task: Any, answer: Answer, rollout: Any) -> Grade:
         """Return what `grade()` of the `grader.py` returns. Raises GraderFailed.
 
-        A grader that breaks is tried again. If what else the machine did may be the reason, no other grader runs
-        beside it then. It is not always so, because that would let an agent hold up all grading for a minute.
+        A grader that breaks is tried again, in a fresh process. If what else the machine did may be the reason, no
+        other grader runs beside it then. It is not always so, because that would let an agent hold up all grading for
+        a minute.
         """
         with without_limit():
             failures = 0
-            alone = False
+            alone = fresh = False
             while True:
                 try:
                     with self._whole_pool() if alone else self._place():
-                        return self._run(task, answer, rollout)
+                        return self._run(task, answer, rollout, fresh=fresh)
+                except _Unsure:
+                    fresh = True
                 except _Broke as broke:
                     failures += 1
                     if self._sound.get((grader.path, grader.sha256)) is False:
                         raise GraderFailed(str(broke)) from None
                     if failures > 1 and (alone or broke.by_itself):
-                        failure = str(broke)
+                        failure, by_machine = str(broke), broke.by_machine
                         break
-                    alone = not broke.by_itself
+                    fresh, alone = True, not broke.by_itself
+            if by_machine:
+                raise GraderFailed(f"{failure}; others used up the machine; run fewer rollouts at once, then grade again")
             if not self._is_sound(grader, task, rollout):
                 raise GraderFailed(failure)
-        raise AnswerBrokeGrader(f"grader_broken: {failure}, twice; it grades a missing answer, so this answer broke it")
+        graded = "a missing answer" if task.expected is None else "a missing answer and the expected one"
+        raise AnswerBrokeGrader(f"grader_broken: {failure}, twice; it grades {graded}, so this answer broke it")
 
     def _is_sound(self, grader: OwnGrader, task: Any, rollout: Any) -> bool:
+        """Whether it grades a missing answer, and survives the expected one, which may lack artifacts that it needs."""
         key = grader.path, grader.sha256
         if key not in self._sound:
             try:
                 with self._place():
-                    self._run(task, MISSING_ANSWER, rollout)
+                    self._run(task, MISSING_ANSWER, rollout, fresh=True)
+                    if task.expected is not None:
+                        with contextlib.suppress(GraderFailed):
+                            self._run(task, Answer(value=task.expected), rollout, fresh=True)
             except (_Broke, GraderFailed):
                 self._sound[key] = False
             else:
@@ -155,29 +170,40 @@ class GraderPool:
 
     # ---- one grade
 
-    def _run(self, task: Any, answer: Answer, rollout: Any) -> Grade:
-        process = self._take()
+    def _run(self, task: Any, answer: Answer, rollout: Any, *, fresh: bool) -> Grade:
+        process = self._take(fresh=fresh)
         keep = False
         try:
             reply = _parse(process.ask(task, answer, rollout, self.seconds))
             keep = not reply.get("spoiled")
+            return _grade_of(reply)
         except ProcessTooSlow as slow:
             problem = f"the grader took more than {self.seconds:g} s{_place_text(task, slow.frames)}"
-            raise _Broke(problem, by_itself=slow.processor_s >= BUSY * self.seconds) from None
+            by_itself = slow.processor_s >= BUSY * self.seconds
+            by_machine = not by_itself and slow.delay_s > self.seconds
+            raise _Broke(problem, by_itself=by_itself, by_machine=by_machine) from None
         except ProcessEnded as ended:
             problem = f"{_end_text(ended.returncode)}{_place_text(task, ended.frames)}"
-            raise _Broke(problem, by_itself=ended.returncode != -signal.SIGKILL) from None
+            by_itself = ended.returncode != -signal.SIGKILL
+            raise _Broke(problem, by_itself=by_itself, by_machine=ended.by_others) from None
+        except GraderFailed:
+            if process.has_run_others(task):
+                keep = False
+                raise _Unsure from None
+            raise
         finally:
             self._give_back(process, keep)
-        return _grade_of(reply)
 
-    def _take(self) -> GraderProcess:
+    def _take(self, *, fresh: bool) -> GraderProcess:
         with self._changed:
             if self._closed:
                 raise GraderFailed("the grader was not run: the process is ending")
-            process = self._idle.pop() if self._idle else GraderProcess()
+            idle = self._idle.pop() if self._idle else None
+            process = GraderProcess() if fresh or idle is None else idle
             self._busy.add(process)
-            return process
+        if idle is not None and idle is not process:  # so that there are not more processes than places
+            idle.kill()
+        return process
 
     def _give_back(self, process: GraderProcess, keep: bool) -> None:
         with self._changed:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import is_dataclass, replace
 from pathlib import Path
@@ -29,6 +30,10 @@ TASKS_KEPT: Final = 256
 """Tasks that a process keeps, so that each is sent once."""
 CLOSE_SECONDS: Final = 2.0
 TRACE_SECONDS: Final = 0.2
+DELAY_FACTOR: Final = 4
+"""How many times its limit a grader may wait for a processor, in addition."""
+OWN_MEMORY: Final = 0.25
+"""The share of the machine's memory from which on a grader itself may be why the kernel killed it."""
 _HEAD: Final = struct.Struct(">Q")
 _FRAME: Final = re.compile(r'^  File "(.*)", line (\d+) in ', re.MULTILINE)
 _MAIN: Final = "import sys; sys.path[:] = sys.argv[3:]; from pytest_core_rollouts.grader_worker import main; main()"
@@ -40,15 +45,24 @@ _SPAWNER: Final = ThreadPoolExecutor(1, thread_name_prefix="grader-spawner")
 class ProcessEnded(Exception):
     """The process ended without a reply. `frames`: file and line where it was, innermost first, if it could say so."""
 
-    def __init__(self, returncode: int, frames: list[tuple[str, int]]) -> None:
-        self.returncode, self.frames = returncode, frames
+    def __init__(self, returncode: int, frames: list[tuple[str, int]], peak_bytes: int) -> None:
+        self.returncode, self.frames, self._peak_bytes = returncode, frames, peak_bytes
         super().__init__(f"ended with {returncode}")
+
+    @property
+    def by_others(self) -> bool:
+        """Whether it was killed by SIGKILL and had little memory: somebody else, or others who used the memory up."""
+        return self.returncode == -signal.SIGKILL and self._peak_bytes < OWN_MEMORY * _machine_bytes()
 
 
 class ProcessTooSlow(ProcessEnded):
-    """The process was killed, because it took too long. `processor_s`: seconds of processor time that it had."""
+    """The process was killed, because it took too long.
+
+    `processor_s`: seconds of processor time that it had; `delay_s`: seconds that it waited for a processor.
+    """
 
     processor_s = 0.0
+    delay_s = 0.0
 
 
 class GraderProcess:
@@ -59,28 +73,34 @@ class GraderProcess:
         self._folder: Path | None = None
         self._socket = socket.socket()
         self._surroundings: tuple[Any, ...] = ()
+        self._graders: set[tuple[Path, str]] = set()
         self._tasks: dict[int, Any] = {}
         """The tasks that it has, by their numbers; kept so that no other object gets one of these numbers."""
 
+    def has_run_others(self, task: Any) -> bool:
+        """Whether it ran the grader of another task, which may have left anything behind."""
+        return bool(self._graders - {(task.grader.path, task.grader.sha256)})
+
     def ask(self, task: Any, answer: Answer, rollout: Any, seconds: float) -> bytes:
-        """Send a grade to be done, and return the reply.
+        """Send a grade to be done, and return the reply. `seconds` without those that it waits for a processor.
 
         Raises ProcessTooSlow or ProcessEnded, after which nothing is left of the process; GraderFailed if it can't be
         asked.
         """
         message = self._message(task, answer, rollout)
-        before = 0.0
+        self._graders.add((task.grader.path, task.grader.sha256))
+        before = delay_before = 0.0
         try:
             if self._process is None:
                 self._start()
-            before = self._processor_s()
-            deadline = time.monotonic() + seconds
-            self._send(message, deadline)
-            return self._receive(deadline)
+            before, delay_before = self._processor_s(), self._delay_s()
+            limit = _Limit(seconds, self._delay_s)
+            self._send(message, limit)
+            return self._receive(limit)
         except TimeoutError:
-            used = self._processor_s() - before
+            used, delay = self._processor_s() - before, self._delay_s() - delay_before
             slow = ProcessTooSlow(*self._end(signal.SIGABRT))
-            slow.processor_s = used
+            slow.processor_s, slow.delay_s = used, delay
             raise slow from None
         except (OSError, EOFError):
             raise ProcessEnded(*self._end(None)) from None
@@ -112,7 +132,7 @@ class GraderProcess:
             self._socket, other = socket.socketpair()
             with other:
                 self._process = _SPAWNER.submit(self._spawn, other.fileno()).result()
-            self._receive(time.monotonic() + START_SECONDS)
+            self._receive(_Limit(START_SECONDS, self._delay_s))
         except (OSError, EOFError, RuntimeError) as error:  # RuntimeError: the interpreter is ending
             self.kill()
             raise GraderFailed(f"the grader was not run: no process can be started: {error}") from None
@@ -129,20 +149,19 @@ class GraderProcess:
             start_new_session=True,  # Ctrl-C is not for it, and it is killed with all that it started
         )
 
-    def _end(self, hint: signal.Signals | None) -> tuple[int, list[tuple[str, int]]]:
-        """Kill the process. Returns its exit code, and where it was: SIGABRT makes it write that down."""
+    def _end(self, hint: signal.Signals | None) -> tuple[int, list[tuple[str, int]], int]:
+        """Kill the process. Returns its exit code, where it was (SIGABRT makes it write that down), and its memory."""
         process, folder = self._process, self._folder
         assert process is not None and folder is not None
         if hint is not None:
             process.send_signal(hint)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(TRACE_SECONDS)
+        peak_bytes = _reap(process, TRACE_SECONDS)
         try:
             written = (folder / "faults").read_text("utf-8", "replace")[:10_000]
         except OSError:
             written = ""
         self.kill()
-        return process.returncode, [(file, int(line)) for file, line in _FRAME.findall(written)]
+        return process.returncode, [(file, int(line)) for file, line in _FRAME.findall(written)], peak_bytes
 
     def _processor_s(self) -> float:
         """Processor time that the process has had, in seconds; 0 where the system does not say."""
@@ -150,6 +169,14 @@ class GraderProcess:
         try:
             return time.clock_gettime(~self._process.pid << 3 | 2)  # as clock_getcpuclockid(3) makes it, which Python lacks
         except OSError:
+            return 0.0
+
+    def _delay_s(self) -> float:
+        """How long its main thread has been ready and waited for a processor, in seconds; 0 if that is not known."""
+        assert self._process is not None
+        try:
+            return int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[1]) / 1e9
+        except (OSError, IndexError):
             return 0.0
 
     # ---- messages
@@ -177,27 +204,66 @@ class GraderProcess:
         except Exception as error:  # noqa: BLE001 - pickling runs code of the objects
             raise GraderFailed(f"the grader was not run: the rollout can't be sent to its process: {error}") from None
 
-    def _send(self, message: bytes, deadline: float) -> None:
-        self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+    def _send(self, message: bytes, limit: _Limit) -> None:
+        self._socket.settimeout(max(limit.left(), 0.001))
         self._socket.sendall(_HEAD.pack(len(message)) + message)
 
-    def _receive(self, deadline: float) -> bytes:
-        (length,) = _HEAD.unpack(self._exactly(_HEAD.size, deadline))
+    def _receive(self, limit: _Limit) -> bytes:
+        (length,) = _HEAD.unpack(self._exactly(_HEAD.size, limit))
         if length > REPLY_LIMIT:
             raise GraderFailed(f"the grader's Grade has {length:,} bytes; {REPLY_LIMIT:,} are read at most")
-        return self._exactly(length, deadline)
+        return self._exactly(length, limit)
 
-    def _exactly(self, number: int, deadline: float) -> bytes:
+    def _exactly(self, number: int, limit: _Limit) -> bytes:
         received = bytearray()
         while len(received) < number:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if (left := limit.left()) <= 0:
                 raise TimeoutError
             self._socket.settimeout(left)
-            if not (part := self._socket.recv(min(number - len(received), 1 << 20))):
+            try:
+                part = self._socket.recv(min(number - len(received), 1 << 20))
+            except TimeoutError:
+                continue
+            if not part:
                 raise EOFError("it ended")
             received += part
         return bytes(received)
+
+
+class _Limit:
+    """Seconds that a process has, without those that it waits for a processor: other work must not fail a grader."""
+
+    def __init__(self, seconds: float, delay_s: Callable[[], float]) -> None:
+        self._end, self._most = time.monotonic() + seconds, DELAY_FACTOR * seconds
+        self._delay_s, self._before = delay_s, delay_s()
+
+    def left(self) -> float:
+        left = self._end - time.monotonic()
+        return left if left > 0 else left + min(self._delay_s() - self._before, self._most)
+
+
+def _reap(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """Wait until the process ends, for so long at most. Returns the most memory that it had, in bytes; 0 if unknown."""
+    deadline = time.monotonic() + seconds
+    while process.returncode is None and time.monotonic() < deadline:
+        try:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        except ChildProcessError:  # another thread closed the pool
+            break
+        if pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        time.sleep(0.002)
+    return 0
+
+
+def _machine_bytes() -> int:
+    """The memory of this machine, or as much of it as this container may use."""
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: "max"
+            sizes.append(int(Path(path).read_text()))
+    return min(sizes)
 
 
 def _pickled(task: Any) -> bytes | None:

@@ -224,7 +224,7 @@ UMASK = """
 import os, sys
 os.umask(0o077)
 from pytest_core_rollouts.embedded.launch import EmbeddedCore
-from pytest_core_rollouts.grading.local_sandbox import run_in_sandbox
+from pytest_core_rollouts.grading.sandbox import run_in_sandbox
 core = EmbeddedCore.reserve()
 core.start()
 core.stop()

@@ -41,7 +41,7 @@ GRADER = """
 import json, subprocess, sys
 CODE = '''
 import sys
-from pytest_core_rollouts.grading.local_sandbox import run_in_sandbox
+from pytest_core_rollouts.grading.sandbox import run_in_sandbox
 print(run_in_sandbox(["python3", "list.py", sys.argv[1]], {"list.py": sys.argv[2].encode()}).output.decode())
 '''
 def grade(task, answer):
@@ -115,3 +115,21 @@ def test_check_and_a_replay_hide_the_same(project: Project, base: Path, tmp_path
     (base / "elsewhere" / "linked" / "grader.py").write_text(grader)
     result = project.run_apart(*arguments, "--rollout-replay", str(out))
     assert outcomes(result) == {"passed": 1}, text_of(result)
+
+
+def test_conftest_and_ini_are_hidden_where_the_root_directory_is_another(
+    project: Project, base: Path, tmp_path: Path
+) -> None:
+    """The tasks folder is a link beside them, so that what is around a task is somewhere else."""
+    (base / "elsewhere" / "tasks").mkdir()
+    (base / "project" / "tasks" / "plain").rename(base / "elsewhere" / "tasks" / "plain")
+    shutil.rmtree(base / "project" / "tasks")
+    (base / "project" / "tasks").symlink_to(base / "elsewhere" / "tasks")
+    shutil.rmtree(base / "elsewhere" / "linked")
+    ini = (base / "project" / "ci" / "pytest.ini").rename(base / "project" / "pytest.ini")
+    ini.write_text("[pytest]\n")
+    (base / "project" / "conftest.py").write_text("ANSWERS = 1\n")
+    out = tmp_path / "rows.jsonl"
+    arguments = ["-c", str(ini), "--rootdir", str(tmp_path), str(base / "project" / "tasks" / "plain")]
+    result = project.run_apart(*arguments, "--core", "embedded", "--rollout-out", str(out))
+    assert [row["answer"] for row in rows(out)] == [{"found": ["shown.txt"]}], text_of(result)

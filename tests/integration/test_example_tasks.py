@@ -90,7 +90,7 @@ def test_a_patch_is_graded_by_what_it_does(
 
 
 def _impatient(argv: list[str], files: dict[str, bytes], timeout: float) -> object:
-    from pytest_core_rollouts.grading.local_sandbox import run_in_sandbox
+    from pytest_core_rollouts.grading.sandbox import run_in_sandbox
 
     return run_in_sandbox(argv, files, timeout=2)
 

@@ -112,6 +112,27 @@ def test_an_id_that_is_none_is_a_fault_of_the_server(session_id: object) -> None
 # ---- size
 
 
+@pytest.mark.parametrize("usage", ["many", 5, [1], True])
+def test_a_usage_that_is_none_is_unknown(usage: Any) -> None:
+    """Also that of an attempt which makes way for another."""
+    broke = Script(turn_status="failed", error={"code": "server_error", "message": "m"}, usage=usage)
+    with FakeCore(script=lambda body: Script(answer=RIGHT, usage=usage) if core.sessions else broke) as core:
+        ran = run(core, plan(retries=1))
+        assert ran.verdict == ("completed", 1.0)
+        assert (ran.record.usage, ran.record.attempt) == (None, 2)
+        assert "the Turn's usage is no object: it is not known" in ran.record.notes
+        assert RolloutRecord.from_line(ran.record.to_line()).tokens is None
+
+
+def test_a_turns_error_that_is_no_object_is_one_without_a_code() -> None:
+    turn = {"id": "t", "status": "failed", "error": "it broke", "usage": None}
+    with FakeCore(script=lambda body: Script()) as core:
+        answer = said({"data": [turn], "has_more": False, "last_id": None})
+        core.fault = lambda request: answer if request.route == "turns" else None
+        ran = run(core)
+        assert (ran.verdict, ran.record.error) == (("failed", None), "the Turn failed: no code: no message")
+
+
 def test_a_trajectory_without_an_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "ITEMS_LIMIT", 20 * MiB)
     with FakeCore(script=lambda body: Script(answer=RIGHT)) as core:

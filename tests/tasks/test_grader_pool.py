@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from pytest_core_rollouts.grading.threads import GraderFailed
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
 from pytest_core_rollouts.tasks.task_settings import Network
 from pytest_core_rollouts.tasks.task import Task
+from pytest_core_rollouts.tasks import grader_process
 from pytest_core_rollouts.tasks.grader_pool import AnswerBrokeGrader, GraderPool
 from tests.support.running import alive, until
 from tests.tasks.test_own_graders import task_with
@@ -167,8 +167,9 @@ BREAKS = [
 
 @pytest.mark.parametrize(("line", "problem"), BREAKS, ids=["GIL", "segfault", "exit", "killed"])
 def test_an_answer_that_breaks_its_grader_twice_is_told_from_a_broken_grader(
-    grade: Any, line: str, problem: str
+    grade: Any, line: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(grader_process, "OWN_MEMORY", 0)
     start = "import ctypes, os, re\ndef grade(answer):\n"
     with pytest.raises(AnswerBrokeGrader, match=f"^grader_broken: {problem}, twice; it grades a missing answer"):
         grade(f"{start}{SPARES_MISSING}{line}")
@@ -196,6 +197,82 @@ def test_a_grader_that_the_machine_may_have_broken_runs_alone_the_second_time(gr
     other.start()
     assert grade(source).reward == 1
     other.join()
+
+
+def test_a_grader_that_others_take_the_machine_from_makes_no_answer_0(
+    grade: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had little memory when it was killed; or it was ready to run, and others had the processor."""
+    others = "others used up the machine; run fewer rollouts at once, then grade again$"
+    with pytest.raises(GraderFailed, match=f"ended by SIGKILL, out of memory.; {others}") as caught:
+        grade(f"import os\ndef grade(answer):\n{SPARES_MISSING}    os.kill(os.getpid(), 9)\n")
+    assert caught.value.code == "grader"
+    monkeypatch.setattr(grader_process, "DELAY_FACTOR", 2)
+    processor = min(os.sched_getaffinity(0))
+    starved = (
+        f"import os, pathlib\ndef grade(answer):\n{SPARES_MISSING}    os.sched_setaffinity(0, {{{processor}}})\n"
+        "    group = pathlib.Path('/proc/self/autogroup')\n    if group.exists(): group.write_text('19')\n"
+        "    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\n    while True: pass\n"
+    )
+    burn = f"import os\nos.sched_setaffinity(0, {{{processor}}})\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", burn]) as other:
+        try:
+            with pytest.raises(GraderFailed, match=f"took more than 1.5 s.*; {others}") as caught:
+                grade(starved)
+        finally:
+            other.kill()
+    assert caught.value.code == "grader"
+
+
+def test_a_grader_that_breaks_on_the_expected_answer_makes_no_answer_0(pool: GraderPool, tmp_path: Path) -> None:
+    source = f"import os\ndef grade(answer):\n{SPARES_MISSING}    os._exit(3)\n"
+    task = task_with(tmp_path / "t", source, '{"x": 1}')
+    with pytest.raises(GraderFailed, match=r"exit code 3$") as caught:
+        pool.grade(task.grader, task, Answer(value={"x": 2}), None)  # type: ignore[arg-type]
+    assert caught.value.code == "grader"
+
+
+@pytest.mark.parametrize(
+    ("left", "victim"),
+    [
+        ("signal.alarm(1)", "time.sleep(1.2)"),
+        ("resource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28))", "len('x' * (1 << 28))"),
+        ("sys.modules.clear()", "time.sleep(0)"),
+    ],
+    ids=["alarm", "memory", "modules"],
+)
+def test_what_a_grader_leaves_behind_fails_no_other_grader(tmp_path: Path, left: str, victim: str) -> None:
+    """A failure only counts in a process that no other grader has used."""
+    imports = "import resource, signal, sys, time\ndef grade(answer):\n"
+    leaves = task_with(tmp_path / "leaves", f"{imports}    {left}\n    return 1\n")
+    other = task_with(tmp_path / "other", f"{imports}{SPARES_MISSING}    {victim}\n    return 1\n")
+    pool = GraderPool(seconds=5, most=1)
+    try:
+        for task in (leaves, other):
+            assert pool.grade(task.grader, task, Answer(value={}), None).reward == 1  # type: ignore[arg-type]
+    finally:
+        pool.close()
+
+
+def test_a_grader_that_forks_gives_one_grade_for_each_answer(grade: Any) -> None:
+    """The child returns from `grade` too; the next answer must not get its grade."""
+    forks = (
+        "import os\ndef grade(answer):\n    child = os.fork()\n    if child == 0: return 0.25\n"
+        "    os.waitpid(child, 0)\n    return answer.value['x']\n"
+    )
+    for value in (1, 0.5, 0.75):
+        assert grade(forks, Answer(value={"x": value})).reward == value
+        assert grade(GOOD).reward == 1
+
+
+def test_a_long_file_in_the_reasons_makes_no_reward_missing(grade: Any) -> None:
+    source = (
+        "from pytest_core_rollouts.grading import Grade, Reason\ndef grade(artifacts):\n"
+        "    text = artifacts['f'].decode()\n    return Grade(0.0, (Reason('f', '', text), Reason('g', '', text)))\n"
+    )
+    made = grade(source, Answer(value={}, artifacts={"f": bytes(6 << 20)}))
+    assert (made.reward, made.reasons) == (0.0, ())
+    assert made.note == "the grader's reasons and note have 75,497,544 bytes and were left out"
 
 
 def test_what_a_grader_prints_is_not_taken_for_its_grade(grade: Any, capfd: pytest.CaptureFixture[str]) -> None:
@@ -230,7 +307,6 @@ def test_what_a_grader_started_ends_with_it(grade: Any, tmp_path: Path) -> None:
 
 
 def test_processes_are_few_started_when_needed_used_again_and_ended(tmp_path: Path) -> None:
-    before = set(Path(tempfile.gettempdir()).glob("rollout-grader-*"))
     pool = GraderPool(most=2)
     task = task_with(
         tmp_path / "t",
@@ -251,7 +327,6 @@ def test_processes_are_few_started_when_needed_used_again_and_ended(tmp_path: Pa
     assert 1 <= len(seen) <= 2
     pool.close()
     until(lambda: not any(alive(int(pid or 0)) for pid in seen), "the processes end")
-    assert set(Path(tempfile.gettempdir()).glob("rollout-grader-*")) <= before
     with pytest.raises(GraderFailed, match="the process is ending"):
         pool.grade(task.grader, task, Answer(), None)  # type: ignore[arg-type]
 
@@ -259,9 +334,9 @@ def test_processes_are_few_started_when_needed_used_again_and_ended(tmp_path: Pa
 @pytest.mark.parametrize("busy", [True, False], ids=["amid a grade that holds the GIL", "idle"])
 def test_a_parent_that_is_killed_leaves_no_process(tmp_path: Path, busy: bool) -> None:
     pids = tmp_path / "pids"
-    write = f"open({str(pids)!r}, 'a').write(f'{{os.getpid()}}\\n')"
+    write = f"open({str(pids)!r}, 'a').write(f'{{os.getpid()}} {{tempfile.gettempdir()}}\\n')"
     hang = "    re.match('(a+)+b', 'a' * 60)\n" if busy else ""
-    task_with(tmp_path / "t", f"import os, re\ndef grade():\n    {write}\n{hang}    return 1\n")
+    task_with(tmp_path / "t", f"import os, re, tempfile\ndef grade():\n    {write}\n{hang}    return 1\n")
     program = (
         "import sys, time; from pathlib import Path; from pytest_core_rollouts.tasks import load_task\n"
         "from pytest_core_rollouts.grading import Answer\n"
@@ -272,10 +347,12 @@ def test_a_parent_that_is_killed_leaves_no_process(tmp_path: Path, busy: bool) -
         if not busy:
             assert parent.stdout.readline() == b"1.0\n"
         until(lambda: pids.exists() and pids.read_text().endswith("\n"), "the grader runs")
-        pid = int(pids.read_text())
+        number, folder = pids.read_text().split()
+        pid = int(number)
         assert alive(pid)
         parent.send_signal(signal.SIGKILL)
     until(lambda: not alive(pid), "the grader ends with its parent")
+    assert busy or not Path(folder).exists()
 
 
 def test_ctrl_c_is_not_for_graders(grade: Any) -> None:

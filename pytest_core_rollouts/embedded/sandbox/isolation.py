@@ -246,6 +246,8 @@ class Isolation:
         yield from ("--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox")
         yield from self._programs.options
         yield from ("--proc", "/proc", "--dev", "/dev", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm")
+        # Sysctls of a namespace can be written by its user, whose uid the sandbox has: they would lift our bounds.
+        yield from ("--ro-bind", "/proc/sys", "/proc/sys")
         for path in _PROC_OF_THE_HOST:
             yield from ("--ro-bind", str(self.folder / "nothing"), path)
         yield from ("--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", "/tmp")

@@ -23,6 +23,8 @@ class Limits:
     cpu_s: int = 3600
     processes: int = 512
     open_files: int = 1024  # of one process
+    pending_signals: int = 1024  # of the whole sandbox, timers included: all processes of a user share some 100,000
+    message_queues: int = 128 * KIB  # of the whole sandbox, in bytes: all processes of a user share 800 KiB
     inotify_instances: int = 8  # of the whole sandbox: all processes of a user have 128 on most machines
 
     disk: int = 1 * GIB  # home and workspace together, by allocated blocks, deleted files still open included
@@ -39,6 +41,8 @@ class Limits:
             "cpu": (resource.RLIMIT_CPU, self.cpu_s),
             "nofile": (resource.RLIMIT_NOFILE, self.open_files),
             "core": (resource.RLIMIT_CORE, 0),
+            "sigpending": (resource.RLIMIT_SIGPENDING, self.pending_signals),
+            "msgqueue": (resource.RLIMIT_MSGQUEUE, self.message_queues),
         }
         if count_processes:
             limits["nproc"] = (resource.RLIMIT_NPROC, self.processes)
