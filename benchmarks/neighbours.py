@@ -2,7 +2,7 @@
 
     python benchmarks/neighbours.py [KIND ...] [--only NAME] [--rounds 3]
 
-Kinds are the tables of `tests/support/hostile`. Three rollouts are in flight at a time: two honest ones and the hostile agent,
+Kinds are the tables of `tests/support/hostile`. Three rollouts are in flight: two honest ones and the hostile agent,
 or one that sleeps in its place. Runs with and without alternate; the medians are compared. Two neighbors share the
 processors with the agent, so an agent that computes all the time should cost them what any other rollout would cost.
 """

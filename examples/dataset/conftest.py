@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.tasks import Task
+from pytest_core_rollouts import Task
 
 ASK = """\
 {question}

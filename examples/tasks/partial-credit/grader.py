@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_core_rollouts.grading import Answer, Grade, Reason, grade_answer
-from pytest_core_rollouts.tasks import Task
+from pytest_core_rollouts import Answer, Grade, Reason, Task, grade_answer
 
 
 def grade(task: Task, answer: Answer) -> Grade:

@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pytest_core_rollouts.grading import Grade, Reason
-from pytest_core_rollouts.grading.local_sandbox import run_in_sandbox
-from pytest_core_rollouts.tasks import Task
+from pytest_core_rollouts import Grade, Reason, Task, run_in_sandbox
 
 HIDDEN = Path(__file__).parent / "hidden"
 
