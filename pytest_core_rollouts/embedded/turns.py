@@ -8,7 +8,7 @@ from typing import Any
 
 from .harnesses import Usage
 from .ids import new_uuid
-from .model.usage import sum_of
+from .model.tokens import sum_of
 from .trajectory import Item, Publish, Trajectory
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.embedded.model import CaptureFailed, TurnLabels
-from pytest_core_rollouts.embedded.model.capture import Capture
+from pytest_core_rollouts.embedded.model.exchange import Capture
 from tests.support.proxies import KEY, Reader, Server, Writer, asyncio_test, proxied, replying, serving, sse
 
 # Parameters

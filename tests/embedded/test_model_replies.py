@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_core_rollouts.embedded.model.assembly import assembly_for
 from pytest_core_rollouts.embedded.model.failures import of_event, of_status
-from pytest_core_rollouts.embedded.model.params import MissingLabel, fill
-from pytest_core_rollouts.embedded.model.sse import EVENT_LIMIT, EventReader
+from pytest_core_rollouts.embedded.model.streams import EVENT_LIMIT, EventReader, assembly_for
 from pytest_core_rollouts.embedded.model.tokens import Tokens, tokens_of
+from pytest_core_rollouts.embedded.model.upstream import MissingLabel, fill
 
 
 @given(st.lists(st.sampled_from(["\n", "\r\n"]), min_size=3, max_size=3), st.data())

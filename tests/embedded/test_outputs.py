@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.embedded.sandbox import OutputsRejected
-from pytest_core_rollouts.embedded.sandbox.outputs import MAX_DEPTH, MAX_ENTRIES, collect_outputs
+from pytest_core_rollouts.embedded.sandbox.files import MAX_DEPTH, MAX_ENTRIES, collect_outputs
 
 MIB = 1 << 20
 

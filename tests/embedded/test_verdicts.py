@@ -11,17 +11,17 @@ import pytest
 
 from pytest_core_rollouts.agents_api.fault_policies import turn_fault_policy
 from pytest_core_rollouts.embedded.harnesses import TurnFailed
-from pytest_core_rollouts.embedded.harnesses.native import LINES, EventLines
-from pytest_core_rollouts.embedded.harnesses.verdicts import (
+from pytest_core_rollouts.embedded.harnesses.base import (
     Ended,
     failure_of_exit,
     failure_of_killed_sandbox,
 )
+from pytest_core_rollouts.embedded.harnesses.native import LINES, EventLines
 from pytest_core_rollouts.embedded.model import ModelProxy, ModelSettings
 from pytest_core_rollouts.embedded.model.failures import ModelFailure
 from pytest_core_rollouts.embedded.model_provider import ModelProvider
 from pytest_core_rollouts.embedded.sandbox import Completed
-from pytest_core_rollouts.embedded.sandbox.outputs import collect_outputs
+from pytest_core_rollouts.embedded.sandbox.files import collect_outputs
 from tests.support.proxies import LABELS
 
 BUSY = ModelFailure("server_overloaded", "The model's server answered 503")

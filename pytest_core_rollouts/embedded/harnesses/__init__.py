@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from .base import Harness, InvalidConfig, Job, TurnFailed, Usage
 from .claude_sdk import ClaudeSDK
 from .codex import Codex
-from .nop import Nop
-from .oracle import Oracle
+from .nop_and_oracle import Nop, Oracle
 
 HARNESSES: Mapping[str, Harness] = {harness.name: harness for harness in (Oracle(), Nop(), Codex(), ClaudeSDK())}
 

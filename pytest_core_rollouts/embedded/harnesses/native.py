@@ -18,8 +18,7 @@ from pytest_core_rollouts.embedded.model import FORWARDER, inside_argv, inside_b
 from pytest_core_rollouts.embedded.sandbox import MountRefused
 from pytest_core_rollouts.embedded.sandbox.files import is_host_fault
 
-from .base import Job, TurnFailed
-from .verdicts import Ended, failure_of_exit, failure_of_killed_sandbox
+from .base import Ended, Job, TurnFailed, failure_of_exit, failure_of_killed_sandbox
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.embedded.sandbox import Sandbox

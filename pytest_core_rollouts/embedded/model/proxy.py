@@ -22,14 +22,12 @@ import h11
 from pytest_core_rollouts.embedded.model_provider import ModelProvider
 
 from . import failures
-from .capture import Capture
 from .channel import Broken, Channel, serve_unix
-from .exchange import CAPTURE_LIMIT, Exchange
+from .exchange import CAPTURE_LIMIT, Capture, Exchange
 from .failures import ModelFailure
-from .params import fill, merge
 from .reply_mask import Decoder, KeyMask, UnknownCoding
-from .upstream import Header, RefusedTarget, Upstream, end_to_end, plain_path
-from .usage import sum_of
+from .tokens import sum_of
+from .upstream import Header, RefusedTarget, Upstream, end_to_end, fill, merge, plain_path
 
 AT_ONCE = 8  # requests of one sandbox
 CONNECTIONS = 32  # of one sandbox

@@ -6,11 +6,11 @@ A `Sandbox` is one Session's: write files into it, run commands in it, collect i
 
 from __future__ import annotations
 
-from .files import remove_tree
-from .isolation import Isolation, SandboxUnavailable
+from .bubblewrap import SandboxUnavailable
+from .files import CapturedFile, OutputsRejected, remove_tree
+from .isolation import Isolation
 from .limits import Limits
 from .mounts import MountRefused
-from .outputs import CapturedFile, OutputsRejected
 from .process import Completed, SandboxFailed
 from .sandbox import Sandbox
 

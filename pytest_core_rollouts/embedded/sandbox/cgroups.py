@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from .limits import Limits
-from .proc import sandbox_processes
+from .usage import sandbox_processes
 
 VARIABLE = "CORE_ROLLOUTS_CGROUP"
 _PREFIX = "core-rollouts-"

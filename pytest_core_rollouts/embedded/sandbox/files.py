@@ -1,4 +1,4 @@
-"""Files in a sandbox's folders, written and removed without trusting what an agent left there."""
+"""Writes, collects and removes files in a sandbox's folders, without trusting what an agent left there."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterable
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+
+from .limits import MIB
 
 _HOST_FAULTS = frozenset(
     (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE)
@@ -137,3 +141,168 @@ def _unlink(folder: int, name: str) -> bool:
 def _open_up(folder: int, name: str) -> None:
     """Give the owner all rights to a folder (no link: those were unlinked)."""
     os.chmod(name, 0o700, dir_fd=folder)
+
+
+# ---- outputs
+
+
+MAX_ENTRIES = 4096
+MAX_DEPTH = 64
+MAX_FILE_BYTES = 200 * MIB
+MAX_TURN_BYTES = 500 * MIB
+_CHUNK = 1 * MIB
+_OUTPUTS = "/workspace/outputs"
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class OutputsRejected(Exception):
+    """The outputs break a rule, so none is captured; str: which path and which rule."""
+
+
+@dataclass(frozen=True)
+class CapturedFile:
+    """`path` as the agent knows it, `size` in bytes, `file`: our copy."""
+
+    path: str
+    size: int
+    file: Path
+
+
+def collect_outputs(workspace: Path, into: Path) -> list[CapturedFile]:
+    """Copy the regular files under `workspace`/outputs into the empty folder `into` (made when missing).
+
+    Sorted by path. Symbolic links are skipped; no outputs at all is fine.
+    Raises OutputsRejected for what the agent left, OSError for a fault of this machine.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    parent = os.open(workspace.parent, FOLDER_FLAGS)
+    try:
+        with _opened(parent, workspace.name, "/workspace", FOLDER_FLAGS) as root:
+            return _collect(root, into)
+    finally:
+        os.close(parent)
+
+
+def _collect(root: int, into: Path) -> list[CapturedFile]:
+    try:
+        mode = os.stat("outputs", dir_fd=root, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return []
+    if not stat.S_ISDIR(mode):
+        raise OutputsRejected(f"{_OUTPUTS} is {_kind(mode)}, not a directory")
+    with _opened(root, "outputs", _OUTPUTS, FOLDER_FLAGS) as folder:
+        _Capture(None).folder(folder, _OUTPUTS, depth=0)  # nothing is copied in vain
+        capture = _Capture(into)
+        capture.folder(folder, _OUTPUTS, depth=0)
+    return sorted(capture.files, key=lambda file: file.path)
+
+
+class _Capture:
+    """One walk through the outputs, that checks every rule and, unless `into` is None, copies."""
+
+    def __init__(self, into: Path | None) -> None:
+        self.files: list[CapturedFile] = []
+        self._into = into
+        self._entries = 0
+        self._bytes = 0
+
+    def folder(self, folder: int, path: str, *, depth: int) -> None:
+        with os.scandir(folder) as found:
+            for entry in found:
+                self._entries += 1
+                if self._entries > MAX_ENTRIES:
+                    raise OutputsRejected(f"{_OUTPUTS} holds more than {MAX_ENTRIES} entries")
+                self._entry(folder, entry.name, f"{path}/{entry.name}", depth + 1)
+
+    def _entry(self, folder: int, name: str, path: str, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise OutputsRejected(f"{_shown(path)} is nested deeper than {MAX_DEPTH} levels")
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise OutputsRejected(f"{_shown(path)}: the name is not UTF-8") from None
+        try:
+            mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        except OSError as error:
+            raise _refused(path, error) from None
+        if stat.S_ISLNK(mode):
+            return
+        if stat.S_ISDIR(mode):
+            with _opened(folder, name, path, FOLDER_FLAGS) as entered:
+                self.folder(entered, path, depth=depth)
+        elif stat.S_ISREG(mode):
+            with _opened(folder, name, path, _FILE_FLAGS) as file:
+                self._file(file, path)
+        else:
+            raise OutputsRejected(f"{_shown(path)} is {_kind(mode)}: only files and directories can be captured")
+
+    def _file(self, file: int, path: str) -> None:
+        before = os.fstat(file)
+        if not stat.S_ISREG(before.st_mode):
+            raise _changed(path)
+        if before.st_size > MAX_FILE_BYTES:
+            raise OutputsRejected(f"{_shown(path)} has {before.st_size} bytes; at most {MAX_FILE_BYTES} are kept")
+        self._bytes += before.st_size
+        if self._bytes > MAX_TURN_BYTES:
+            message = f"{_OUTPUTS} has {self._bytes} bytes up to {_shown(path)}; at most {MAX_TURN_BYTES} are kept"
+            raise OutputsRejected(message)
+        if self._into is None:
+            return
+        target = self._into / str(len(self.files))
+        copied = 0
+        with target.open("xb") as copy:
+            while chunk := os.read(file, _CHUNK):
+                copied += len(chunk)
+                if copied > before.st_size:
+                    raise _changed(path)
+                copy.write(chunk)
+        after = os.fstat(file)
+        if copied != before.st_size or _version(before) != _version(after):
+            raise _changed(path)
+        self.files.append(CapturedFile(path, copied, target))
+
+
+@contextlib.contextmanager
+def _opened(folder: int, name: str, path: str, flags: int) -> Iterator[int]:
+    """The open entry, whatever its mode: as a Core that is root needs no permission, so we need none."""
+    try:
+        try:
+            fd = os.open(name, flags, dir_fd=folder)
+        except PermissionError:
+            fd = open_unreadable(folder, name, flags)
+    except OSError as error:
+        raise _refused(path, error) from None
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _version(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _changed(path: str) -> OutputsRejected:
+    return OutputsRejected(f"{_shown(path)} changed while it was copied")
+
+
+def _refused(path: str, error: OSError) -> Exception:
+    """What to raise where `path` can't be opened: a fault of the machine is not the agent's."""
+    return error if is_host_fault(error) else OutputsRejected(f"{_shown(path)} can't be opened: {error.strerror}")
+
+
+def _kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFLNK: "a symbolic link",
+        stat.S_IFIFO: "a FIFO",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+        stat.S_IFREG: "a file",
+    }
+    return kinds.get(stat.S_IFMT(mode), "of an unknown kind")
+
+
+def _shown(path: str) -> str:
+    text = path.encode("utf-8", "backslashreplace").decode()
+    return repr(text if len(text) <= 200 else text[:200] + "…")

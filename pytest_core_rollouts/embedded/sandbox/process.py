@@ -25,8 +25,7 @@ from pathlib import Path
 from .cgroups import Cgroup
 from .isolation import Isolation
 from .limits import Limits
-from .memory import machine_oom_kills
-from .proc import sandbox_processes
+from .usage import machine_oom_kills, sandbox_processes
 
 MARK = b"\x1e"
 _GATE = 'printf "\\036"; read -r go && exec "$@"'

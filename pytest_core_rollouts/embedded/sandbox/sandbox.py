@@ -9,10 +9,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from .files import FOLDER_FLAGS, remove_tree, write_files
+from .files import FOLDER_FLAGS, CapturedFile, collect_outputs, remove_tree, write_files
 from .isolation import Isolation
 from .limits import MIB, Limits
-from .outputs import CapturedFile, collect_outputs
 from .process import Completed, Run
 
 OUTPUT_LIMIT = 1 * MIB

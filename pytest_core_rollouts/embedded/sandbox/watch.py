@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 from .cgroups import Cgroup
-from .disk import disk_excess
 from .limits import MIB, Limits
-from .memory import Machine, memory_excess
 from .namespaces import NamespaceHelper
+from .usage import Machine, disk_excess, memory_excess
 
 _TICK_S = 0.05
 _NICE = -10

@@ -1,16 +1,31 @@
-"""The oracle: runs a known solution instead of an agent, so that a task can be checked against itself."""
+"""The two harnesses that ask no model: nop does nothing, oracle runs a known solution."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .base import InvalidConfig, Job, TurnFailed, Usage
-from .verdicts import failure_of_killed_sandbox
+from .base import InvalidConfig, Job, TurnFailed, Usage, failure_of_killed_sandbox
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.embedded.sandbox import Sandbox
     from pytest_core_rollouts.embedded.trajectory import Trajectory
+
+
+class Nop:
+    """Answers one message; takes no `harness_config`."""
+
+    name = "nop"
+    protocols: tuple[str, ...] = ()
+    skills_folder: str | None = None
+
+    def check_config(self, config: Mapping[str, Any]) -> None:
+        for member in config:
+            raise InvalidConfig("The nop harness takes no parameters.", f".{member}")
+
+    async def run(self, job: Job, sandbox: Sandbox, trajectory: Trajectory) -> Usage | None:
+        trajectory.assistant("I did nothing, as asked of me.")
+        return None
 
 
 _RUN = "cat >/tmp/solve.sh && exec bash /tmp/solve.sh </dev/null"

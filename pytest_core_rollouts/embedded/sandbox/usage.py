@@ -1,8 +1,8 @@
-"""How much memory a sandbox uses: its processes', and what the kernel keeps for them.
+"""Counts what a sandbox uses, from outside: files on the disk, memory, and what the kernel keeps for it.
 
-A look is cheap at first, and never too low. If the whole machine uses no more than a sandbox may, the sandbox does not.
-Then all growth of the machine's shared memory, page tables and kernel objects is taken for the sandbox's. Only if that
-passes the bound, too, is it counted what is really the sandbox's.
+Counting memory starts with a cheap estimate, which is never too low. If the whole machine uses no more than a sandbox
+may, the sandbox does not either. If it uses more, all growth of the machine's shared memory, page tables and kernel
+objects counts as the sandbox's. Only if that is over the bound too, the sandbox's own memory is counted exactly.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import os
 import re
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .files import FOLDER_FLAGS, open_unreadable
 from .limits import KIB, MIB, Limits
 from .namespaces import NamespaceHelper
-from .proc import open_files, sandbox_processes
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TMPFS = ("tmp", "dev/shm")
@@ -253,3 +253,132 @@ def _buffer_bytes_at_most(way: str) -> int:
 
 def _socket_bytes_at_most() -> int:
     return _buffer_bytes_at_most("w") + _buffer_bytes_at_most("r")
+
+
+# ---- files on the disk
+
+
+_MAX_DEPTH = 200
+
+
+def disk_excess(session: Path, init: int | None, limits: Limits, *, count_inotify: bool) -> str | None:
+    """Which bound of files a sandbox is over, as a part of a sentence; None if it keeps them all."""
+    processes = sandbox_processes(init)
+    used = _Usage(limits)
+    for name in ("home", "workspace"):
+        used.add_tree(session / name)
+    used.add_deleted_files(processes, session)
+    if used.too_deep:
+        return f"disk: folders nested deeper than {_MAX_DEPTH}"
+    if used.bytes > limits.disk:
+        return f"disk: at least {used.bytes} bytes used, {limits.disk} allowed"
+    if (entries := used.entries + temporary_entries(init)) > limits.entries:
+        return f"disk: at least {entries} files and folders, {limits.entries} allowed"
+    if count_inotify and (instances := inotify_instances(processes)) > limits.inotify_instances:
+        return f"inotify: {instances} instances, {limits.inotify_instances} allowed"
+    return None
+
+
+class _Usage:
+    """What is on the disk; counting stops once a limit is passed."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.bytes = 0
+        self.entries = 0
+        self.too_deep = False
+        self._limits = limits
+        self._seen: set[int] = set()
+
+    @property
+    def _enough(self) -> bool:
+        return self.too_deep or self.bytes > self._limits.disk or self.entries > self._limits.entries
+
+    def add_tree(self, root: Path) -> None:
+        with contextlib.suppress(OSError):
+            folder = os.open(root, FOLDER_FLAGS)
+            try:
+                self._add_folder(folder, 0)
+            finally:
+                os.close(folder)
+
+    def _add_folder(self, folder: int, depth: int) -> None:
+        self.too_deep = self.too_deep or depth > _MAX_DEPTH
+        names: list[str] = []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if self._enough:
+                    return
+                self.entries += 1
+                with contextlib.suppress(FileNotFoundError):
+                    self._add(entry.stat(follow_symlinks=False))
+                    if entry.is_dir(follow_symlinks=False):
+                        names.append(entry.name)
+        for name in names:
+            with contextlib.suppress(OSError):
+                self._add_named(folder, name, depth)
+
+    def _add_named(self, folder: int, name: str, depth: int) -> None:
+        try:
+            entered = os.open(name, FOLDER_FLAGS, dir_fd=folder)
+        except PermissionError:
+            entered = open_unreadable(folder, name, FOLDER_FLAGS)  # or an agent could hide anything there
+        try:
+            self._add_folder(entered, depth + 1)
+        finally:
+            os.close(entered)
+
+    def _add(self, status: os.stat_result) -> None:
+        if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+            if status.st_ino in self._seen:
+                return
+            self._seen.add(status.st_ino)
+        self.bytes += status.st_blocks * 512
+
+    def add_deleted_files(self, processes: list[int], session: Path) -> None:
+        """Files without a name that processes still hold open."""
+        with contextlib.suppress(OSError):
+            device = session.stat().st_dev
+            for process in processes:
+                for _, status in open_files(process):
+                    if status.st_nlink == 0 and status.st_dev == device and status.st_ino not in self._seen:
+                        self._seen.add(status.st_ino)
+                        self._add(status)
+
+
+# ---- processes and their descriptors, in /proc
+
+
+INOTIFY = "anon_inode:inotify"
+
+
+def sandbox_processes(init: int | None) -> list[int]:
+    """All processes of a sandbox: its init and, transitively, their children."""
+    found: list[int] = []
+    pending = [] if init is None else [init]
+    while pending:
+        process = pending.pop()
+        found.append(process)
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{process}/task") as threads:
+            for thread in threads:
+                with contextlib.suppress(OSError):
+                    pending += [int(child) for child in Path(thread.path, "children").read_text().split()]
+    return found
+
+
+def open_files(process: int) -> Iterator[tuple[str, os.stat_result]]:
+    """The descriptors of a process, as paths, with the status of what they lead to."""
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{process}/fd") as fds:
+        for fd in fds:
+            with contextlib.suppress(OSError):
+                yield fd.path, os.stat(fd.path)  # noqa: PTH116  (twice as fast as Path.stat, and there may be many)
+
+
+def inotify_instances(processes: list[int]) -> int:
+    """Descriptors of inotify instances; one that several processes share counts for each."""
+    found = 0
+    for process in processes:
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{process}/fd") as fds:
+            for fd in fds:
+                with contextlib.suppress(OSError):
+                    found += os.readlink(fd.path) == INOTIFY  # noqa: PTH115
+    return found
