@@ -48,7 +48,7 @@ class Client:
                    content, events, cancel, delete)
     `trouble`      the fault because of which a call is waiting now, for progress displays
     `bytes_read`   total size of all answers
-    `server_ahead` seconds by which the server's clock is ahead of ours, by the Date of its last answer; 0 if unknown
+    `server_ahead` seconds by which the server's clock is ahead of ours, by the Date of its last answer; None if unknown
 
     `retry` may be replaced at any time. A JSON answer over `max_json_bytes` is not read.
     `proven()` says whether this server has answered another client as a Core does.
@@ -79,7 +79,7 @@ class Client:
         self.waited_for: AgentsAPIError | None = None
         self.request_ids: dict[str, str] = {}
         self.trouble: AgentsAPIError | None = None
-        self.server_ahead = 0.0
+        self.server_ahead: float | None = None
         self.bytes_read = 0
         key = _checked_key(api_key)
         self._transport = Transport(self.base_url, key, lambda: self.retry, max_json_bytes, proven, transport)

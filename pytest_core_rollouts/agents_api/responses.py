@@ -68,10 +68,10 @@ class Reply:
         value = self.headers.get("x-request-id")
         return printable(value, 100) if value else None
 
-    def server_ahead(self, now: float) -> float:
-        """Seconds by which the server's clock (its Date header) is ahead of `now`, in Unix time; 0 if unknown."""
+    def server_ahead(self, now: float) -> float | None:
+        """Seconds by which the server's clock (its Date header) is ahead of `now`, in Unix time; None if unknown."""
         date = unix_time(self.headers.get("date", ""))
-        return 0.0 if date is None else date - now
+        return None if date is None else date - now
 
     @property
     def is_html(self) -> bool:

@@ -27,7 +27,7 @@ from pytest_core_rollouts.rollout.fetching import fetch_answer, fetch_items, fet
 from pytest_core_rollouts.rollout.pressure import Pressure
 from pytest_core_rollouts.rollout.progress import Progress, lost_record
 from pytest_core_rollouts.rollout.session_request import session_body
-from pytest_core_rollouts.rollout.starting import Creation, go_ahead
+from pytest_core_rollouts.rollout.starting import Creation, adopted_age, go_ahead
 from pytest_core_rollouts.rollout.stopping import Stop, Stopped, end
 from pytest_core_rollouts.rollout.waiting import Fault, TurnWatch
 from pytest_core_rollouts.rollout.witnesses import Witnesses, used_a_tool
@@ -36,7 +36,7 @@ from pytest_core_rollouts.tasks.matrix import MatrixError, Rollout
 from pytest_core_rollouts.tasks.task import Task
 
 if TYPE_CHECKING:
-    from pytest_core_rollouts.agents_api import Client
+    from pytest_core_rollouts.agents_api import Client, Session
 
 __all__ = ["Grader", "Limits", "Outcome", "RolloutRunner", "lost_record"]
 
@@ -182,6 +182,8 @@ class _Attempt:
         self.ending = _End("cancelled", None, INTERRUPTED)
         self.outcome: Outcome | None = None
         self.keeping: asyncio.Future[None] | None = None
+        self.adopted: Session | None = None
+        """The Session as it was returned, if an earlier request had created it."""
 
     async def run(self) -> Outcome | None:
         """The outcome; None where another attempt is to be made instead, because of how this one ended."""
@@ -328,6 +330,10 @@ class _Attempt:
         progress.start += waited
         progress.waited, self.client.waited_s = waited, 0.0
         progress.created = time.monotonic()
+        if (age := adopted_age(session, self.client, since=progress.start)) is not None:
+            progress.begin_earlier(age)
+            progress.notes.append(f"adopted a Session that had been created {age:.0f} s before; its limit goes on")
+            self.adopted = session
         return session["id"]
 
     async def _wait(self) -> Literal["completed", "timeout"]:
@@ -341,6 +347,7 @@ class _Attempt:
             limit=limit,
             first_look=limits.first_look,
             cancel_grace=limits.cancel,
+            created_at=None if self.adopted is None else self.adopted["created_at"],
         )
         usual = self.client.retry
         self.client.retry = replace(usual, patience=max(usual.patience, 2 * limit))  # the deadline ends an outage
@@ -351,6 +358,9 @@ class _Attempt:
         finally:
             self.client.retry = usual
             progress.turn, progress.began, progress.ended = watch.turn, watch.began, time.monotonic()
+            if watch.server_seconds is not None:  # it may have ended long before we saw it
+                progress.ended = min(progress.ended, progress.start + watch.server_seconds)
+                progress.began = progress.ended if progress.began is None else min(progress.began, progress.ended)
             progress.notes += [*watch.notes, *_turn_warnings(watch.turn)]
 
     async def _fetch(self, session_id: str) -> None:

@@ -51,7 +51,7 @@ async def sweep(
     client.deadline = deadline
     try:
         async for session in client.list_sessions():
-            created = (session.get("created_at") or time.time()) - client.server_ahead  # by our clock
+            created = (session.get("created_at") or time.time()) - (client.server_ahead or 0.0)  # by our clock
             if since is not None and created < since:
                 break
             if (session.get("metadata") or {}).get("run_id") != run_id:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from pytest_core_rollouts import __version__
@@ -44,6 +44,12 @@ class Progress:
     def begin(self) -> None:
         """It begins only now."""
         self.started_at, self.start = datetime.now(timezone.utc), time.monotonic()
+
+    def begin_earlier(self, age: float) -> None:
+        """The Session existed: the attempt began when it was created, `age` seconds ago."""
+        self.started_at = datetime.now(timezone.utc) - timedelta(seconds=age)
+        self.start = self.created = time.monotonic() - age
+        self.waited = 0.0
 
     @property
     def turn_id(self) -> str | None:

@@ -24,6 +24,23 @@ if TYPE_CHECKING:
 
 LOOK = 0.5
 """Seconds between two looks at whether a further attempt may start."""
+ADOPTED_AFTER = 1.5
+"""Seconds by which a Session must be older than our request for it. The server's times are whole seconds."""
+OLDEST_ADOPTED = 30 * 86400.0
+"""Seconds. A creation time further back is not believed: no Session is kept for so long."""
+
+
+def adopted_age(session: Session, client: Client, *, since: float) -> float | None:
+    """Return how many seconds ago a Session was created if that was before `since` (monotonic), else None.
+
+    A create with the key of an earlier one returns the Session that exists, after a kill, a resume or a lost answer.
+    Both times are the server's, from the answer that named the Session, so it does not matter that clocks differ.
+    """
+    created_at: object = session.get("created_at")
+    if type(created_at) is not int or client.server_ahead is None:
+        return None
+    age = time.time() + client.server_ahead - created_at
+    return age if time.monotonic() - since + ADOPTED_AFTER < age < OLDEST_ADOPTED else None
 
 
 async def go_ahead(pressure: Pressure, stop: Stop, *, pause: float, halted: Callable[[], str | None]) -> None:

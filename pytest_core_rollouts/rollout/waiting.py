@@ -7,6 +7,7 @@ while its Turn stands. The limit is the agent's: time lost on Core itself is giv
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from types import NoneType
@@ -41,12 +42,21 @@ class Fault(Exception):
 class TurnWatch:
     """The one Turn of a rollout's Session, followed from the Session's creation on.
 
-    `start` (monotonic) and `limit` (seconds) are the rollout's. `turn` is the Turn as last seen, `began` when it was
-    first seen; `notes` are for the record.
+    `start` (monotonic) and `limit` (seconds) are the rollout's. `created_at` is set for an adopted Session: its Turn
+    must have completed within the limit by the server's times, because it may have ended long before we see it.
+    `turn` is the Turn as last seen, `began` when it was first seen; `notes` are for the record.
     """
 
     def __init__(
-        self, client: Client, session_id: str, *, start: float, limit: float, first_look: float, cancel_grace: float
+        self,
+        client: Client,
+        session_id: str,
+        *,
+        start: float,
+        limit: float,
+        first_look: float,
+        cancel_grace: float,
+        created_at: int | None = None,
     ) -> None:
         self.client = client
         self.session_id = session_id
@@ -57,12 +67,21 @@ class TurnWatch:
         self._limit = limit
         self._first_look = first_look
         self._cancel_grace = cancel_grace
+        self._created_at = created_at
         self._session_status = "idle"
 
     @property
     def turn_status(self) -> str | None:
         """Of the Turn as last seen; None before there is one."""
         return None if self.turn is None else str(self.turn.get("status"))
+
+    @property
+    def server_seconds(self) -> float | None:
+        """Seconds from an adopted Session's creation to its Turn's end, by the server. None if not known or adopted."""
+        completed_at: object = None if self.turn is None else self.turn.get("completed_at")
+        if self._created_at is None or type(completed_at) is not int or self.turn_status not in ENDED:
+            return None
+        return float(max(0, completed_at - self._created_at))
 
     @property
     def left(self) -> float:
@@ -84,14 +103,14 @@ class TurnWatch:
                 was_open = pulse.is_open
                 early = looks == 1 and was_open and not told  # what becomes of the Session will be told
                 if await self._look(whole=whole, early=early):
-                    return "completed"
+                    return self._in_time()
                 if was_open and self.turn_status in RUNNING:
                     pulse.trust()
                 if last:
                     break
         return await self._time_is_up()
 
-    async def interrupt(self, seconds: float) -> Literal["completed"]:
+    async def interrupt(self, seconds: float) -> Literal["completed", "timeout"]:
         """Cancel the Turn within `seconds`, because the run stops. A Turn that has completed by then counts.
 
         Raises Stopped where it has not, Fault where it has failed.
@@ -101,7 +120,7 @@ class TurnWatch:
             raise self._turn_failure()
         if self.turn_status != "completed":
             raise Stopped
-        return "completed"
+        return self._in_time()
 
     # ---- one look
 
@@ -173,6 +192,12 @@ class TurnWatch:
 
     # ---- the limit
 
+    def _in_time(self) -> Literal["completed", "timeout"]:
+        """How a completed Turn counts. That of an adopted Session may have completed after its limit."""
+        seconds, limit = self.server_seconds, self._limit + min(self.client.waited_s, self._limit)
+        # Both times are cut to whole seconds, so a Turn that took 10.0 s may read 10 and never more.
+        return "timeout" if seconds is not None and seconds > math.ceil(limit) else "completed"
+
     async def _time_is_up(self) -> Literal["completed", "timeout"]:
         limit = f"the limit of {self._limit:g} s"
         if self.turn is None and self._session_status in SESSION_STATES:
@@ -186,7 +211,7 @@ class TurnWatch:
             )
         await self._cancel(self._cancel_grace)
         if self.turn_status == "completed":
-            return "completed"
+            return self._in_time()
         if self.turn_status == "failed":
             raise self._turn_failure()
         if self._session_status not in SESSION_STATES:
