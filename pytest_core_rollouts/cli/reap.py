@@ -14,7 +14,7 @@ from pytest_core_rollouts.agents_api.address import require_secure_url
 from pytest_core_rollouts.agents_api.errors import printable
 from pytest_core_rollouts.cli import CommandError
 from pytest_core_rollouts.options.values import duration
-from pytest_core_rollouts.rollout.leftovers import Sweep, sweep
+from pytest_core_rollouts.rollout.session_deletion import Sweep, sweep
 
 HELP = "Cancel and delete the Sessions that a run left on its Core, and name those that can't be deleted."
 SECONDS = 300.0

@@ -21,9 +21,9 @@ from pytest_core_rollouts.engine.resume import Resumed
 from pytest_core_rollouts.engine.runs import Run, RunEnded
 from pytest_core_rollouts.engine.store import RowStore
 from pytest_core_rollouts.records.record import RolloutRecord, count_planned
+from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
 from pytest_core_rollouts.rollout.attempts import Grader, Outcome, RolloutRunner
-from pytest_core_rollouts.rollout.leftovers import Sweep, sweep
-from pytest_core_rollouts.rollout.pressure import Pressure
+from pytest_core_rollouts.rollout.session_deletion import Sweep, sweep
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.rollout.witnesses import Witnesses
 from pytest_core_rollouts.tasks.matrix import Agent, FailedTurns, Rollout, check_distinct, new_run_id, slug
@@ -138,7 +138,7 @@ class Engine:
 
     def _build(self, parts: Parts, defaults: _Defaults, max_waiting: int | None) -> None:
         self.parts = parts
-        self.limit = Pressure()
+        self.limit = AdaptiveLimit()
         """How many rollouts may be in flight on a Core or a model that throttles."""
         if parts.core.api_key:
             parts.store.mask([parts.core.api_key])
@@ -165,7 +165,7 @@ class Engine:
             model_key=lambda rollout: self._keys.get((rollout.run_id, rollout.agent.slug)),
             core_is_ours=parts.core.is_ours,
             keep_items=parts.keep_items,
-            pressure=self.limit,
+            adaptive_limit=self.limit,
             witnesses=Witnesses(store.task_count),
             halted=lambda: self._pool.fatal or store.caps.reached(),
             spoiled=store.caps.spend,
@@ -184,7 +184,7 @@ class Engine:
             )
         )
         self._pool: Pool[_Job, LazyClient, Outcome | None] = Pool(
-            lambda: LazyClient(lambda: parts.core.connect(lambda: self.limit.has_made)),
+            lambda: LazyClient(lambda: parts.core.connect(lambda: self.limit.ever_created)),
             self._run_job,
             concurrency=parts.concurrency,
             on_result=self._on_result,
@@ -310,7 +310,7 @@ class Engine:
             show_again()
 
     def sweep(self, run_id: str, *, since: float, seconds: float, spare: str | None = None) -> Sweep:
-        """Delete the Sessions that are left of a run. See `rollout.leftovers.sweep`."""
+        """Delete the Sessions that are left of a run. See `rollout.session_deletion.sweep`."""
         return run_in_thread(sweep(self.parts.core.connect, run_id, since=since, seconds=seconds, spare=spare))
 
     def __enter__(self) -> Engine:

@@ -22,12 +22,11 @@ from pytest_core_rollouts.agents_api.fault_policies import LocalFault, SessionFa
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
 from pytest_core_rollouts.records.record import INTERRUPTED, RolloutRecord, Status, tokens_of
-from pytest_core_rollouts.rollout.deletion import delete_session
+from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
 from pytest_core_rollouts.rollout.fetching import fetch_answer, fetch_items, fetch_outputs
-from pytest_core_rollouts.rollout.pressure import Pressure
 from pytest_core_rollouts.rollout.progress import Progress, lost_record
-from pytest_core_rollouts.rollout.session_request import session_body
-from pytest_core_rollouts.rollout.starting import Creation, adopted_age, go_ahead
+from pytest_core_rollouts.rollout.session_creation import SessionCreation, adopted_age, session_body, wait_for_slot
+from pytest_core_rollouts.rollout.session_deletion import delete_session
 from pytest_core_rollouts.rollout.stopping import Stop, Stopped, end
 from pytest_core_rollouts.rollout.waiting import Fault, TurnWatch
 from pytest_core_rollouts.rollout.witnesses import Witnesses, used_a_tool
@@ -97,7 +96,7 @@ class RolloutRunner:
     keep_items: bool = True
     keep_files: KeepFiles | None = None
     limits: Limits = Limits()
-    pressure: Pressure = field(default_factory=Pressure)
+    adaptive_limit: AdaptiveLimit = field(default_factory=AdaptiveLimit)
     witnesses: Witnesses = field(default_factory=lambda: Witnesses(task_count=lambda run_id: 0))
     halted: Callable[[], str | None] = lambda: None
     """Why no further attempt may start, or None."""
@@ -201,7 +200,7 @@ class _Attempt:
                 self._keep(_End("cancelled", None, INTERRUPTED))
             self._left_behind("the run was interrupted before it was deleted")
         finally:
-            self.runner.pressure.leave(self.client)
+            self.runner.adaptive_limit.leave(self.client)
         return self.outcome
 
     def _makes_way(self) -> bool:
@@ -281,13 +280,13 @@ class _Attempt:
             self.progress.notes.append(note)
             if setting == "zero":
                 policy = replace(policy, reward=0.0, attempt=False)
-        pause = self.runner.pressure.throttled(self.progress.start) if policy.throttles else 0.0
+        pause = self.runner.adaptive_limit.turn_throttled(self.progress.start) if policy.throttles else 0.0
         return _End.by(policy, error, pause=pause)
 
     async def _lived(self) -> _End:
         self.progress.session_id = await self._create()
         how = await self._wait()
-        self.runner.pressure.fine()
+        self.runner.adaptive_limit.turn_ok()
         if how == "completed":
             self.runner.witnesses.refute(self.progress.rollout)
         self._allow(self.runner.limits.fetch)
@@ -313,12 +312,12 @@ class _Attempt:
             core_is_ours=self.runner.core_is_ours,
         )
         if self.pause is not None:
-            await go_ahead(self.runner.pressure, self.stop, pause=self.pause, halted=self.runner.halted)
+            await wait_for_slot(self.runner.adaptive_limit, self.stop, pause=self.pause, halted=self.runner.halted)
             progress.begin()
-        self.runner.pressure.enter(self.client)
-        creation = Creation(
+        self.runner.adaptive_limit.enter(self.client)
+        creation = SessionCreation(
             self.client,
-            self.runner.pressure,
+            self.runner.adaptive_limit,
             self.stop,
             seconds=2 * rollout.timeout + limits.unanswered,
             grace=limits.create_stopped,
@@ -326,7 +325,7 @@ class _Attempt:
             unanswered=limits.unanswered,
             halted=self.runner.halted,
         )
-        session, waited = await creation.session(body, rollout.idempotency_key(progress.attempt))
+        session, waited = await creation.create(body, rollout.idempotency_key(progress.attempt))
         progress.start += waited
         progress.waited, self.client.waited_s = waited, 0.0
         progress.created = time.monotonic()

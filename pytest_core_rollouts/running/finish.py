@@ -19,7 +19,7 @@ from pytest_core_rollouts.report.markdown import markdown
 from pytest_core_rollouts.report.markdown import terminal as terminal_table
 from pytest_core_rollouts.report.step_summary import append_summary
 from pytest_core_rollouts.results.summary import Summary, slimmed, summarize
-from pytest_core_rollouts.rollout.leftovers import Sweep
+from pytest_core_rollouts.rollout.session_deletion import Sweep
 from pytest_core_rollouts.running import judging
 from pytest_core_rollouts.running.judging import Judged
 from pytest_core_rollouts.running.session_run import SessionRun

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.cli import main
-from tests.rollout.test_leftovers import left
+from tests.rollout.test_session_deletion import left
 from tests.support.fake_core import FakeCore, Fault, Script
 from tests.support.rollouts import RUN_ID
 from tests.support.running import until

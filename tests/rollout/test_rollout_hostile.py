@@ -239,7 +239,7 @@ def test_a_server_that_never_says_a_word_is_waited_for_and_the_run_stops() -> No
     with mute_server() as port:
         outcome = asyncio.run(asyncio.wait_for(main(port), 30))
     assert outcome.fatal is not None
-    assert "the Core made no Session for 1 s" in outcome.fatal
+    assert "the Core has not created a Session for 1 s" in outcome.fatal
     assert [record.reward for record in kept] == [None]
 
 

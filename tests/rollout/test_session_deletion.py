@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.agents_api import Client
-from pytest_core_rollouts.rollout.leftovers import Sweep, sweep
+from pytest_core_rollouts.rollout.session_deletion import Sweep, sweep
 from tests.support.api import BODY, QUICK, quick
 from tests.support.fake_core import FakeCore, Fault, Request, Script
 from tests.support.rollouts import RUN_ID, on, refused

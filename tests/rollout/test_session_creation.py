@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.rollout.session_request import metadata, session_body
+from pytest_core_rollouts.rollout.session_creation import metadata, session_body
 from pytest_core_rollouts.tasks.files import InputFile, TaskError
 from pytest_core_rollouts.tasks.matrix import Agent, MatrixError
 from pytest_core_rollouts.tasks.task import Task, load_task

@@ -14,8 +14,8 @@ import pytest
 
 from pytest_core_rollouts.agents_api import Client, RetryPolicy
 from pytest_core_rollouts.engine.pool import PoolStopped
+from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
 from pytest_core_rollouts.rollout.attempts import Limits, Outcome, RolloutRunner
-from pytest_core_rollouts.rollout.pressure import Pressure
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.rollout.witnesses import Witnesses
 from pytest_core_rollouts.tasks.matrix import Rollout
@@ -35,8 +35,8 @@ def nothing_is_left() -> Iterator[None]:
         yield
 
 
-def quickly() -> Pressure:
-    return Pressure(first_pause=0.1, longest_pause=0.4)
+def quickly() -> AdaptiveLimit:
+    return AdaptiveLimit(first_pause=0.1, longest_pause=0.4)
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def rollouts(
     core: FakeCore, concurrency: int, retry: RetryPolicy = IMPATIENT, limits: Limits = LIMITS
 ) -> Iterator[tuple[CollectingPool[Rollout, Client, Outcome], Keeper]]:
     keeper = Keeper(core)
-    shared = {"pressure": quickly(), "witnesses": Witnesses(lambda run_id: 1), "halted": lambda: pool.fatal}
+    shared = {"adaptive_limit": quickly(), "witnesses": Witnesses(lambda run_id: 1), "halted": lambda: pool.fatal}
     runner = RolloutRunner(grade=grade, save=keeper, limits=limits, **shared)  # type: ignore[arg-type]
 
     async def run_one(client: Client, rollout: Rollout, stop: Stop) -> Outcome:
@@ -57,7 +57,7 @@ def rollouts(
         lambda: Client(core.base_url, core.api_key, retry=retry),
         run_one,
         concurrency=concurrency,
-        admits=runner.pressure.admits,
+        admits=runner.adaptive_limit.admits,
     )
     try:
         yield pool, keeper
@@ -102,7 +102,7 @@ def test_a_throttled_model_is_asked_by_fewer_until_all_have_their_result() -> No
 def test_the_attempt_after_a_throttled_one_waits() -> None:
     with FakeCore() as core:
         scripted(core, THROTTLED, Script(answer=RIGHT))
-        ran = run(core, plan(retries=1), pressure=Pressure(first_pause=0.8, chance=lambda: 1.0))
+        ran = run(core, plan(retries=1), adaptive_limit=AdaptiveLimit(first_pause=0.8, chance=lambda: 1.0))
         assert ran.verdict == ("completed", 1.0)
         first, second = core.sessions.values()
         assert second.history[0][0] - first.history[-1][0] >= 0.7
@@ -115,7 +115,7 @@ def test_another_fault_makes_no_attempt_wait() -> None:
     with FakeCore() as core:
         scripted(core, Script(session_failure="no room"), Script(answer=RIGHT))
         began = time.monotonic()
-        assert run(core, plan(retries=1), pressure=Pressure(first_pause=60)).verdict == ("completed", 1.0)
+        assert run(core, plan(retries=1), adaptive_limit=AdaptiveLimit(first_pause=60)).verdict == ("completed", 1.0)
         assert time.monotonic() - began < 30
 
 
@@ -129,7 +129,7 @@ def test_a_stop_ends_the_wait_for_a_further_attempt() -> None:
                 await asyncio.sleep(0.01)
             stop.ask(1.0)
 
-        ran = run(core, plan(retries=1), pressure=Pressure(first_pause=60), drive=drive)
+        ran = run(core, plan(retries=1), adaptive_limit=AdaptiveLimit(first_pause=60), drive=drive)
         assert ran.verdict == ("cancelled", None)
         assert ran.record.notes == ["attempt 1: the Turn failed: rate_limit_exceeded: Slow down."]
         assert len(core.sessions) == 1
@@ -141,7 +141,7 @@ def test_a_run_that_is_halted_makes_no_further_attempt() -> None:
         ran = run(
             core,
             plan(retries=1),
-            pressure=Pressure(first_pause=60),
+            adaptive_limit=AdaptiveLimit(first_pause=60),
             halted=lambda: next(reasons, "--rollout-max-time is reached"),
         )
         assert ran.verdict == ("error", None)
@@ -222,7 +222,7 @@ def test_an_outage_without_an_end_stops_the_run() -> None:
         core.fault = lambda request: refused(503, "no room", "execution_unavailable")
         with rollouts(core, 3, limits=Limits(outage=0.8, unanswered=0.4)) as (pool, keeper):
             pool.submit(plan(sample=sample, retries=2, timeout=0.5) for sample in range(50))
-            with pytest.raises(PoolStopped, match=r"the Core made no Session for 1 s: .*503 execution_unavailable"):
+            with pytest.raises(PoolStopped, match=r"has not created a Session for 1 s: .*503 execution_unavailable"):
                 finished(pool, 50)
         assert len(keeper.records) == 3, "the others are owed"
         assert {record.reward for record in keeper.records} == {None}
@@ -235,7 +235,7 @@ def test_a_run_that_may_spend_no_more_waits_for_no_core() -> None:
         ran = run(core, retry=IMPATIENT, limits=limits, halted=lambda: "--rollout-max-time is reached")
         assert ran.verdict == ("error", None)
         assert ran.record.error is not None
-        assert ran.record.error.startswith("no Session was made: POST /agents/sessions: HTTP 503")
+        assert ran.record.error.startswith("no Session was created: POST /agents/sessions: HTTP 503")
         assert ran.record.error.endswith("; --rollout-max-time is reached")
         assert ran.outcome.fatal is None
 
