@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pytest_core_rollouts.tasks.task import load_task as load_task
     from pytest_core_rollouts.tasks.task_settings import Network as Network
     from pytest_core_rollouts.tasks.task_settings import Xfail as Xfail
-    from pytest_core_rollouts.training.grpo import advantages as advantages
+    from pytest_core_rollouts.training.groups import advantages as advantages
 
 _MODULES = {
     "Agent": "tasks.matrix",

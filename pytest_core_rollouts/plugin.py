@@ -13,7 +13,7 @@ import pytest
 
 from pytest_core_rollouts import hookspecs
 from pytest_core_rollouts.collecting import task_data, task_sources, unasked
-from pytest_core_rollouts.options import asked
+from pytest_core_rollouts.options import activation
 from pytest_core_rollouts.options import declared as options
 from pytest_core_rollouts.text import escaped
 
@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
-    options.mend_conftest_paths(early_config, parser, args)
+    options.restore_conftest_paths(early_config, parser, args)
     task_data.guard_first_imports(early_config)
     result = yield
     options.add_bare_options(parser, args)
@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "rollout(task, harness, model, agent, sample): one rollout of a task, set by the plugin; "
         "choose with -m 'rollout(sample=0)'",
     )
-    if asked.are_asked(config):
+    if activation.rollouts_requested(config):
         from pytest_core_rollouts.running import session
 
         try:
@@ -55,11 +55,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    node.workerinput[asked.IN_WORKER] = asked.are_asked(node.config)
+    node.workerinput[activation.IN_WORKER] = activation.rollouts_requested(node.config)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    if not asked.are_asked(config):
+    if not activation.rollouts_requested(config):
         return unasked.header(config)
     from pytest_core_rollouts.running import session
 
@@ -67,7 +67,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    if not asked.are_asked(config):
+    if not activation.rollouts_requested(config):
         return unasked.ignore(collection_path, config)
     from pytest_core_rollouts.collecting import collect
 
@@ -76,7 +76,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    if not asked.are_asked(parent.config):
+    if not activation.rollouts_requested(parent.config):
         return unasked.directory(path, parent)
     from pytest_core_rollouts.collecting import collect
 
@@ -84,7 +84,7 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    if file_path.suffix != ".py" or not asked.are_asked(parent.config):
+    if file_path.suffix != ".py" or not activation.rollouts_requested(parent.config):
         return None
     from pytest_core_rollouts.collecting import generated
 
@@ -98,7 +98,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not asked.are_asked(config):
+    if not activation.rollouts_requested(config):
         return
     from pytest_core_rollouts.collecting import collect
 
@@ -107,7 +107,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if not asked.are_asked(item.config):
+    if not activation.rollouts_requested(item.config):
         return
     from pytest_core_rollouts.collecting import collect
 

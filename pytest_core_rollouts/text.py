@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 MESSAGE: Final = 10_000
@@ -31,6 +32,18 @@ def one_line(text: str) -> str:
 def printable(text: str, limit: int = MESSAGE) -> str:
     """At most `limit` characters of `text`, escaped."""
     return escaped(text) if len(text) <= limit else f"{escaped(text[:limit])}... ({len(text):,} characters)"
+
+
+def reward_text(value: float) -> str:
+    """A reward in six digits, in all it has where those would make it a 1 or a 0 that it is not."""
+    text = f"{value:g}"
+    return text if float(text) not in (0, 1) or float(text) == value else repr(value)
+
+
+def listed(names: Sequence[str], most: int | None = None) -> str:
+    """`a, b and 3 more`."""
+    shown = names[:most]
+    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
 
 
 _NONCHARACTERS = "".join(chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF))

@@ -16,9 +16,9 @@ from typing import Any, Final
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.comparing import render_path, size
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
-from pytest_core_rollouts.report.cells import reward_text
 from pytest_core_rollouts.tasks.findings import UNFINISHED, WARNINGS
 from pytest_core_rollouts.tasks.task import Task
+from pytest_core_rollouts.text import reward_text
 
 ANSWER: Final = "/workspace/outputs/answer.json"
 SHOWN: Final = 5
@@ -62,7 +62,7 @@ class Soundness:
         yield from unfinished
         if not unfinished:  # what is still to be written needs no more remarks
             yield from self._instruction()
-            yield from self._given_away()
+            yield from self._leaked_answers()
             yield from self._grading()
         yield from self._zero_tolerances()
         yield from self._environment()
@@ -120,7 +120,7 @@ class Soundness:
 
     # ---- answers that can be read off
 
-    def _given_away(self) -> Iterator[Finding]:
+    def _leaked_answers(self) -> Iterator[Finding]:
         copies = self.task.answer_copies()
         for path in copies:
             yield self._finding("answer-in-file", f"{path} equals the expected answer", f"files/{path}")

@@ -14,10 +14,10 @@ from pytest_core_rollouts.engine.grading import Grading
 from pytest_core_rollouts.engine.preflight import why_skipped
 from pytest_core_rollouts.engine.store import RowStore
 from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.report.cells import reward_text
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout, new_run_id
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import Network
+from pytest_core_rollouts.text import reward_text
 
 CODES: Final = frozenset(("solution-fails", "solution-unstable", "nop-passes"))
 """What this part looks for."""

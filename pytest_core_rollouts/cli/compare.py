@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from pytest_core_rollouts.cli import CommandError, results
+from pytest_core_rollouts.cli import CommandError
+from pytest_core_rollouts.cli.report import scores, write
 from pytest_core_rollouts.report.changes import changes
 from pytest_core_rollouts.results.comparison import Comparison, compare, counterpart
 from pytest_core_rollouts.results.summary import Summary
@@ -22,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0, whatever the difference: `report --gate` is for exit codes."""
-    name, before = results.scores(arguments.a)
-    compared = _within(name, before) if arguments.b is None else _between(name, before, *results.scores(arguments.b))
-    results.write("\n".join(changes(*one) for one in compared))
+    name, before = scores(arguments.a)
+    compared = _within(name, before) if arguments.b is None else _between(name, before, *scores(arguments.b))
+    write("\n".join(changes(*one) for one in compared))
     return 0
 
 

@@ -11,10 +11,15 @@ from pathlib import Path
 from pytest_core_rollouts.cli import CommandError
 from pytest_core_rollouts.records.errors import RecordsError
 from pytest_core_rollouts.records.kept_folders import UPLOAD_HINT, kept_folder
-from pytest_core_rollouts.training.captures import CaptureError, Exchange, check_tokens, exchanges
-from pytest_core_rollouts.training.groups import Choice, Group, Row, Sample, Selection, read_rows, select
-from pytest_core_rollouts.training.grpo import METHODS
-from pytest_core_rollouts.training.lines import conversation_lines, group_lines
+from pytest_core_rollouts.training.conversations import (
+    CaptureError,
+    Exchange,
+    check_tokens,
+    conversation_lines,
+    exchanges,
+    group_lines,
+)
+from pytest_core_rollouts.training.groups import METHODS, Choice, Group, Row, Sample, Selection, read_rows, select
 
 HELP = "Write the rollouts of one or more JSONL files for training: groups with advantages, or conversations."
 

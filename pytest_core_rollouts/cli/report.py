@@ -7,15 +7,16 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from pytest_core_rollouts.cli import CommandError, results
+from pytest_core_rollouts.cli import CommandError
 from pytest_core_rollouts.records.errors import RecordsError
-from pytest_core_rollouts.records.rows import check_lasting
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import check_lasting, read_records
 from pytest_core_rollouts.report.changes import changes
 from pytest_core_rollouts.report.html import HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import markdown
-from pytest_core_rollouts.results.baseline import Baseline, comparisons
+from pytest_core_rollouts.results.comparison import Baseline, comparisons, load_baseline, newest_versions
 from pytest_core_rollouts.results.gate import Gate, GateError, judge, parse_gate
-from pytest_core_rollouts.results.summary import summarize
+from pytest_core_rollouts.results.summary import AgentScore, Summary, slim, summarize
 
 HELP = "Print the report of one or more JSONL files, their runs merged, as Markdown; write it as HTML too."
 
@@ -39,12 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
     gates = _gates(arguments)
     if arguments.html is not None:
         _check_lasting(arguments.files)
-    rows = results.read(arguments.files, arguments.run)
-    baseline = None if arguments.baseline is None else results.baseline(arguments.baseline)
+    rows = read_rows(arguments.files, arguments.run)
+    baseline = None if arguments.baseline is None else _load_baseline(arguments.baseline)
     summary, judged = summarize(rows), summarize(rows, judged=True)
     judgments = judge(gates, judged, baseline, None if judged.agents else {})  # none: all were expected to fail
     compared = comparisons(judged, baseline)
-    results.write(markdown(summary, verdicts=list(map(str, judgments)), appendix=[changes(*one) for one in compared]))
+    write(markdown(summary, verdicts=list(map(str, judgments)), appendix=[changes(*one) for one in compared]))
     if arguments.html is not None:
         _write_html(arguments, baseline)
     return 0 if all(judgment.passed for judgment in judgments) else 1
@@ -90,3 +91,63 @@ def _gates(arguments: argparse.Namespace) -> list[Gate]:
         if gate.needs_baseline and arguments.baseline is None:
             raise CommandError(f"--gate {gate.expression} compares with an earlier run; name its JSONL with --baseline")
     return gates
+
+
+# Files of results
+
+
+def read_rows(paths: Iterable[Path], run_id: str | None = None) -> list[RolloutRecord]:
+    """The rows of all files, or of one run in them, without what a table does not need. Raises CommandError."""
+    rows: list[RolloutRecord] = []
+    seen: set[Path] = set()
+    for path in paths:
+        if path.resolve() in seen:
+            raise CommandError(f"{path} is named twice; its rows would count twice")
+        seen.add(path.resolve())
+        try:
+            rows += map(slim, read_records(path, items=False))
+        except RecordsError as error:
+            raise CommandError(str(error)) from None
+    known = sorted({row.run_id for row in rows})
+    if run_id is not None:
+        rows = [row for row in rows if row.run_id == run_id]
+        if not rows:
+            raise CommandError(f"no rows of run {run_id}; there are those of {', '.join(known) or 'none'}")
+    if not rows:
+        raise CommandError(f"{', '.join(map(str, paths))}: no rows")
+    return rows
+
+
+def _load_baseline(path: Path) -> Baseline:
+    """Raises CommandError."""
+    try:
+        return load_baseline(path)
+    except RecordsError as error:
+        raise CommandError(f"--baseline: {error}") from None
+
+
+def scores(named: str) -> tuple[str, Summary]:
+    """`FILE` or `FILE::AGENT`: what it is called, and what it amounts to, with one agent if one was named.
+
+    Of a task that was changed between runs of the file only the newest version counts.
+    """
+    file, _, label = named.partition("::")
+    summary = summarize(newest_versions(read_rows([Path(file)])))
+    if not label:
+        return Path(file).name, summary
+    return f"{Path(file).name}::{label}", Summary((_pick(summary, label, file),), 0)
+
+
+def _pick(summary: Summary, label: str, file: str) -> AgentScore:
+    """The agent of that label."""
+    for agent in summary.agents:
+        if label in (agent.label, agent.name):
+            return agent
+    raise CommandError(f"{file} has no agent {label!r}; it has {', '.join(agent.label for agent in summary.agents)}")
+
+
+def write(text: str) -> None:
+    """To stdout, in UTF-8 whatever the locale is: the same rows give the same bytes everywhere."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode("utf-8"))
+    sys.stdout.buffer.flush()

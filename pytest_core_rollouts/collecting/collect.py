@@ -209,7 +209,7 @@ class RolloutItem(pytest.Item):
         settings = self.settings
         if settings.replay is not None:
             return self.task.skip
-        network = settings.network.over(self.task.network)
+        network = settings.network.resolve(self.task.network)
         return why_skipped(self.task, self.agent, embedded=settings.embedded, network=network)
 
     @property

@@ -7,8 +7,7 @@ from typing import Any
 
 from pytest_core_rollouts.grading.comparing import MISSING, NOTHING
 from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.report.cells import reward_text
-from pytest_core_rollouts.text import printable
+from pytest_core_rollouts.text import printable, reward_text
 
 REASONS_SHORT = 12
 """Places that differ, shown without -vv."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.options.asked import roots_of
+from pytest_core_rollouts.options.activation import roots_of
 from pytest_core_rollouts.options.declared import default_paths
 from pytest_core_rollouts.records.kept_folders import kept_folder_around
 from pytest_core_rollouts.tasks.folders import (

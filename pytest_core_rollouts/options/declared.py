@@ -189,7 +189,7 @@ def add_bare_options(parser: pytest.Parser, args: Sequence[str]) -> None:
         group.addoption(flag, **BY_BARE[flag].argparse())
 
 
-def mend_conftest_paths(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> None:
+def restore_conftest_paths(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> None:
     """Let pytest look for conftests where it would without the values of bare options.
 
     Before a bare name is added, pytest's first pass takes `codex` of `--harness codex` for a path, and no longer reads

@@ -15,11 +15,10 @@ from pytest_core_rollouts.collecting import task_sources
 from pytest_core_rollouts.engine.replay import Replay
 from pytest_core_rollouts.engine.resume import Resumed
 from pytest_core_rollouts.options import values as option_values
-from pytest_core_rollouts.options.agents import EMBEDDED, agents_from_options, model_key_names, secure_url
-from pytest_core_rollouts.options.asked import any_option, roots_of
+from pytest_core_rollouts.options.activation import any_option, roots_of
+from pytest_core_rollouts.options.agents import EMBEDDED, agents_from_options, model_key_names, refuse_keys, secure_url
 from pytest_core_rollouts.options.declared import BY_NAME
-from pytest_core_rollouts.options.key_check import refuse_keys
-from pytest_core_rollouts.options.values import Layered, OptionValues
+from pytest_core_rollouts.options.values import LayeredSetting, OptionValues
 from pytest_core_rollouts.records.errors import RecordsError
 from pytest_core_rollouts.report.html import HtmlReportError, require_jinja
 from pytest_core_rollouts.results.gate import AllowedErrors, Gate, parse_gate
@@ -45,9 +44,9 @@ class Settings:
     aimed: bool = False
     """Whether an option asked for them: then a run without a path is about tasks alone."""
     agents: tuple[Agent, ...] = ()
-    samples: Layered[int] = field(default=Layered(None, None, 1))
-    timeout: Layered[float] = field(default=Layered(None, None, 900.0))
-    network: Layered[Network] = field(default=Layered(None, None, Network.disabled()))
+    samples: LayeredSetting[int] = field(default=LayeredSetting(None, None, 1))
+    timeout: LayeredSetting[float] = field(default=LayeredSetting(None, None, 900.0))
+    network: LayeredSetting[Network] = field(default=LayeredSetting(None, None, Network.disabled()))
     core: str | None = None
     """`embedded`, a base URL (see `require_core`), or None: not configured."""
     tasks: frozenset[str] = frozenset()
@@ -94,7 +93,7 @@ class Settings:
             yield from self.replay.rollouts_of(task.id)
             return
         for agent in self.agents:
-            for sample in range(self.samples.over(task.samples)):
+            for sample in range(self.samples.resolve(task.samples)):
                 yield agent, sample
 
     @property
@@ -162,8 +161,8 @@ def read_settings(config: pytest.Config) -> Settings:
         labels=_labels(values),
         items=values.one("items", option_values.one_of("inline", "files", "none"), "inline"),
         hide_expected=values.switch("hide-expected"),
-        capture=_of_embedded(values, "capture", values.path("capture"), core, replay),
-        model_params=_of_embedded(
+        capture=_require_embedded(values, "capture", values.path("capture"), core, replay),
+        model_params=_require_embedded(
             values, "model-params", values.one("model-params", option_values.model_params, {}), core, replay
         ),
         core_key=os.environ.get("OPENAI_API_KEY") or None,
@@ -171,7 +170,7 @@ def read_settings(config: pytest.Config) -> Settings:
     )
 
 
-def _of_embedded(values: OptionValues, name: str, value: T, core: str | None, replay: Replay | None) -> T:
+def _require_embedded(values: OptionValues, name: str, value: T, core: str | None, replay: Replay | None) -> T:
     """A setting of the model proxy, which the embedded Core alone has."""
     if value and core != EMBEDDED and replay is None:
         raise pytest.UsageError(

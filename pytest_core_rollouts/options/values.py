@@ -22,14 +22,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Layered(Generic[T]):
+class LayeredSetting(Generic[T]):
     """A value that can be said in several places: command line > task.yaml > ini > default."""
 
     option: T | None
     ini: T | None
     default: T
 
-    def over(self, task: T | None = None) -> T:
+    def resolve(self, task: T | None = None) -> T:
         """The value in force for a task that says `task` (None: says nothing)."""
         for value in (self.option, task, self.ini):
             if value is not None:
@@ -94,10 +94,10 @@ class OptionValues:
         """The list's values, converted."""
         return [self._convert(name, self.shown(name), text, convert) for text in self.texts(name)]
 
-    def layered(self, name: str, convert: Callable[[str], T], default: T) -> Layered[T]:
+    def layered(self, name: str, convert: Callable[[str], T], default: T) -> LayeredSetting[T]:
         """The value of each layer: a task's own comes between them."""
         given, ini = self._option(name), self._ini(name) or None
-        return Layered(
+        return LayeredSetting(
             None if given is None else self._convert(name, self.shown(name), given, convert),
             None if ini is None else self._convert(name, f"ini key {BY_NAME[name].dest}", ini, convert),
             default,

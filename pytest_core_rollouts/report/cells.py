@@ -10,12 +10,10 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
-from pytest_core_rollouts.results.significance import LEVEL
+from pytest_core_rollouts.results.number_text import UNKNOWN
 from pytest_core_rollouts.text import one_line
 
-UNKNOWN = "-"
 MAX_WIDTH = 72
 """Columns of a terminal that one cell may take; longer text loses its middle."""
 
@@ -36,17 +34,12 @@ def escape(text: str) -> str:
     White space of any kind, newlines included, becomes one space. Other control characters, those that reorder text,
     and lone surrogates are shown by their number. Empty text gives `-`.
     """
-    return prose(_clip(plain(text))) or UNKNOWN
+    return prose(_clip(one_line(text))) or UNKNOWN
 
 
 def prose(text: str) -> str:
     """`text` as one line of Markdown, whole: like `escape`, for sentences."""
-    return _SPECIAL.sub(_harmless, plain(text))
-
-
-def plain(text: str) -> str:
-    """`text` as one line for a terminal: white space is one space, control characters are shown by their number."""
-    return one_line(text)
+    return _SPECIAL.sub(_harmless, one_line(text))
 
 
 def _clip(line: str) -> str:
@@ -76,72 +69,12 @@ def _columns(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
 
 
-def decimal(value: Fraction | float | None, digits: int = 3) -> str:
-    """A share with so many decimals, `-` for None. Only 0 prints as 0.000 and only 1 as 1.000."""
-    if value is None:
-        return UNKNOWN
-    one = 10**digits
-    units = round(Fraction(value) * one)
-    if 0 < value < 1:
-        units = min(max(units, 1), one - 1)
-    return f"{units // one}.{units % one:0{digits}d}"
-
-
-def reward_text(value: float) -> str:
-    """A reward in six digits, in all it has where those would make it a 1 or a 0 that it is not."""
-    text = f"{value:g}"
-    return text if float(text) not in (0, 1) or float(text) == value else repr(value)
-
-
-def exact(value: Fraction, beside: Fraction) -> str:
-    """A share with as many decimals, from 3 on, as put it on its side of the decimal number `beside`, or on it."""
-    digits = 3
-    while _side(Fraction(text := decimal(value, digits)), beside) != _side(value, beside):
-        digits += 1
-    return text
-
-
-def _side(value: Fraction, of: Fraction) -> int:
-    return (value > of) - (value < of)
-
-
-def listed(names: Sequence[str], most: int | None = None) -> str:
-    """`a, b and 3 more`."""
-    shown = names[:most]
-    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
-
-
 def wrapped(text: str, width: int | None) -> str:
     """A paragraph, or a list's entry, in lines of `width` columns; None: in one."""
     if width is None:
         return text
     indent = "  " if text.startswith("- ") else ""
     return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-def signed(value: Fraction | float) -> str:
-    """A difference with its sign: `+0.125`, `-0.500`, `0.000`."""
-    sign = "+" if value > 0 else "-" if value < 0 else ""
-    return sign + decimal(value if value > 0 else -value)
-
-
-def chance(p: Fraction) -> str:
-    """A p-value with two significant digits: `0.029`, `0.86`, `<0.0001`; with more where 0.05 lies between."""
-    if p < Fraction(1, 10_000):
-        return "<0.0001"
-    texts = (f"{float(p):.{digits}g}" for digits in range(2, 18))
-    return next((text for text in texts if (Fraction(text) <= LEVEL) == (p <= LEVEL)), f"{float(p):.2g}")
-
-
-def p_is(p: Fraction) -> str:
-    """The same within a sentence: `p = 0.029`, `p < 0.0001`."""
-    text = chance(p)
-    return f"p < {text[1:]}" if text.startswith("<") else f"p = {text}"
-
-
-def between(ends: tuple[Fraction | float | None, Fraction | float | None] | None) -> str:
-    """Two ends as `0.393-1.000`, `-` for None."""
-    return UNKNOWN if ends is None or None in ends else f"{decimal(ends[0])}-{decimal(ends[1])}"
 
 
 @dataclass(frozen=True)

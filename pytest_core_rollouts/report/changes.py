@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_core_rollouts.report.cells import (
-    Column,
-    chance,
-    decimal,
-    escape,
-    listed,
-    p_is,
-    prose,
-    signed,
-    table,
-    wrapped,
-)
+from pytest_core_rollouts.report.cells import Column, escape, prose, table, wrapped
 from pytest_core_rollouts.results.comparison import Comparison, Power, TaskChange
+from pytest_core_rollouts.results.number_text import decimal, p_clause, p_value_text, signed
+from pytest_core_rollouts.text import listed
 
 FEW = 5
 """Tasks named in a terminal that was not asked for more."""
@@ -65,18 +56,18 @@ def _certainty(comparison: Comparison) -> Iterator[str]:
     these, such = comparison.p_these_tasks, comparison.p_such_tasks
     if comparison.difference:
         yield (
-            f"so large a difference by chance alone: {p_is(these.value)} on these tasks, "
-            f"{p_is(such.value)} on tasks like these"
+            f"so large a difference by chance alone: {p_clause(these.value)} on these tasks, "
+            f"{p_clause(such.value)} on tasks like these"
         )
     yield from could_see(comparison.power)
 
 
 def could_see(power: Power) -> Iterator[str]:
     """What could have been seen, in sentences."""
-    yield from (f"it could {sight}" for sight in sights(power))
+    yield from (f"it could {sight}" for sight in detectable_changes(power))
 
 
-def sights(power: Power) -> Iterator[str]:
+def detectable_changes(power: Power) -> Iterator[str]:
     """What can be seen: clauses that follow "it can"."""
     tasks = f"{power.tasks} task{'s' if power.tasks > 1 else ''}"
     if not power.solved:
@@ -91,8 +82,8 @@ def sights(power: Power) -> Iterator[str]:
     if power.solved and power.least is not None and not power.sees_a_task:
         n1, c1, n2 = power.least
         yield (
-            f"fail no single task: even {c1}/{n1} -> 0/{n2} has {p_is(power.p)}, "
-            f"{chance(power.corrected)} after Holm's correction for {tasks}"
+            f"fail no single task: even {c1}/{n1} -> 0/{n2} has {p_clause(power.p)}, "
+            f"{p_value_text(power.corrected)} after Holm's correction for {tasks}"
         )
 
 
@@ -124,6 +115,6 @@ def _columns(changed: Sequence[TaskChange]) -> list[Column]:
         Column("before", [f"{one.before.solved}/{one.before.graded}" for one in changed]),
         Column("after", [f"{one.after.solved}/{one.after.graded}" for one in changed]),
         Column("change", [signed(one.difference) for one in changed]),
-        Column("p", [chance(one.p) for one in changed]),
-        Column("Holm", [chance(one.corrected) for one in changed]),
+        Column("p", [p_value_text(one.p) for one in changed]),
+        Column("Holm", [p_value_text(one.corrected) for one in changed]),
     ]

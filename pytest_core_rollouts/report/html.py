@@ -25,7 +25,7 @@ from typing import Any
 
 from pytest_core_rollouts.records.whole_files import whole_file
 from pytest_core_rollouts.report.html_data import details, index, scan
-from pytest_core_rollouts.results.baseline import Baseline
+from pytest_core_rollouts.results.comparison import Baseline
 
 PIECE = 1 << 20
 """Characters of JSON that are packed together; a rollout that is longer has a piece of its own."""

@@ -14,16 +14,18 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.records.rows import effective, read_records
-from pytest_core_rollouts.report.cells import between, decimal
-from pytest_core_rollouts.report.html_compare import compare_runs
-from pytest_core_rollouts.results.baseline import Baseline
+from pytest_core_rollouts.report.changes import could_see
+from pytest_core_rollouts.results.comparison import Baseline, Comparison, compare
 from pytest_core_rollouts.results.health import fault_kind
+from pytest_core_rollouts.results.number_text import between, decimal, p_value_text, signed
+from pytest_core_rollouts.results.significance import LEVEL
 from pytest_core_rollouts.results.summary import AgentScore, Estimate, Summary, agent_key, summarize
 
 BRIEF = 240
@@ -316,3 +318,73 @@ def _cut(value: Any) -> Any:
 
 def _dump(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+# The baseline
+
+
+def compare_runs(
+    now: Summary, baseline: Baseline, tasks: Mapping[str, int], agents: Mapping[tuple[str, str, str, str], int]
+) -> dict[str, Any]:
+    """JSON data. `tasks` and `agents` (by `Summary`'s key) give the places by which the report names them."""
+    pairs = [(agents[_agent_key(agent)], agent, baseline.of(agent, now)) for agent in now.agents]
+    matched = [other for _, _, other in pairs if other is not None]
+    return {
+        "files": [baseline.path.name],
+        "agents": [
+            _compared_agent(at, compare(other, agent), tasks) for at, agent, other in pairs if other is not None
+        ],
+        "onlyNow": [agent.label for _, agent, other in pairs if other is None],
+        "onlyThen": [agent.label for agent in baseline.summary.agents if agent not in matched],
+    }
+
+
+def _agent_key(agent: AgentScore) -> tuple[str, str, str, str]:
+    return agent.harness, agent.model, agent.name or "", agent.digest
+
+
+def _compared_agent(at: int, comparison: Comparison, tasks: Mapping[str, int]) -> dict[str, Any]:
+    before, after = comparison.means
+    changed = sorted((one for one in comparison.tasks if one.difference), key=lambda one: (one.difference, one.task))
+    return {
+        "agent": at,
+        "before": decimal(before),
+        "after": decimal(after),
+        "change": _difference(comparison.difference, comparison.interval),
+        "p": p_value_text(comparison.p_these_tasks.value) if comparison.tasks else None,
+        "power": list(could_see(comparison.power)) if comparison.tasks else [],
+        "tasks": len(comparison.tasks),
+        "rows": [
+            {
+                "task": tasks[one.task],
+                "before": f"{one.before.solved}/{one.before.graded}",
+                "after": f"{one.after.solved}/{one.after.graded}",
+                "change": float(one.difference),
+                "text": signed(one.difference),
+                "p": p_value_text(one.p),
+                "corrected": p_value_text(one.corrected),
+                "sure": one.corrected <= LEVEL,
+            }
+            for one in changed
+        ],
+        "unchanged": len(comparison.tasks) - len(changed),
+        "leftOut": [
+            [text, list(names)]
+            for text, names in (
+                ("Task or grading changed, so not compared", comparison.changed),
+                ("No result now", comparison.ungraded),
+                ("No result before", comparison.unknown),
+                ("New", comparison.new),
+                ("Only in the baseline", comparison.gone),
+            )
+            if names
+        ],
+    }
+
+
+def _difference(difference: Fraction | None, interval: tuple[float, float] | None) -> dict[str, Any]:
+    if difference is None:
+        return {"value": 0, "text": "n/a", "range": None, "sure": False}
+    ends = None if interval is None else f"{signed(interval[0])} to {signed(interval[1])}"
+    sure = interval is not None and not interval[0] <= 0 <= interval[1]
+    return {"value": float(difference), "text": signed(difference), "range": ends, "sure": sure}

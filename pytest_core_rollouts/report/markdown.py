@@ -8,20 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from pytest_core_rollouts.report.cells import (
-    UNKNOWN,
-    Column,
-    between,
-    decimal,
-    escape,
-    listed,
-    prose,
-    table,
-    table_width,
-    wrapped,
-)
+from pytest_core_rollouts.report.cells import Column, escape, prose, table, table_width, wrapped
+from pytest_core_rollouts.results.number_text import UNKNOWN, between, decimal
 from pytest_core_rollouts.results.summary import AgentScore, Estimate, Summary, TaskScore
+from pytest_core_rollouts.text import listed
 
 MAX_TASKS = 50
 """Tasks shown one by one; of more, only those that were not always solved."""
@@ -343,3 +335,23 @@ def _group_line(agent: AgentScore, whose: str) -> str:
     ]
     said = ", ".join(f"{count} {what}" for count, what in kinds if count)
     return f"- groups{whose}: {health.complete} of {health.total} complete; {said}\n"
+
+
+# GitHub's step summary
+
+
+LIMIT = 1024 * 1024
+"""Bytes that GitHub shows of one step; of a larger file it shows nothing."""
+CUT = "\n*The rest is left out: GitHub shows 1 MiB of a step.*\n"
+
+
+def append_summary(path: Path, text: str) -> None:
+    """Append `text`, cut at a line where the file would grow too large. Raises OSError."""
+    taken = path.stat().st_size if path.exists() else 0
+    data = text.encode("utf-8", "replace")
+    room = LIMIT - taken
+    if len(data) > room:
+        room -= len(CUT.encode())
+        data = data[: data.rfind(b"\n", 0, room) + 1] + CUT.encode() if room > 0 else b""
+    with path.open("ab") as file:
+        file.write(data)

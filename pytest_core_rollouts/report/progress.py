@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_core_rollouts.report.cells import decimal
+from pytest_core_rollouts.results.number_text import decimal
 
 
 @dataclass

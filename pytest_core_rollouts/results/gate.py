@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
-from pytest_core_rollouts.report.cells import decimal, exact, listed, p_is
-from pytest_core_rollouts.results.baseline import Baseline
-from pytest_core_rollouts.results.comparison import Comparison, compare
+from pytest_core_rollouts.results.comparison import Baseline, Comparison, compare
+from pytest_core_rollouts.results.number_text import decimal, decimal_beyond, p_clause
 from pytest_core_rollouts.results.summary import AgentScore, Estimate, Summary
+from pytest_core_rollouts.text import listed
 
 MIN_COVERAGE = Fraction(1, 2)
 """The share of selected rollouts that must be graded before a run that only collects counts as one."""
@@ -133,13 +133,12 @@ class AtLeast(Gate):
             return Verdict(
                 False, f"{self._compared(figure.high)} even if all had passed that have no reward{missing}{note}"
             )
-        ends = f"{exact(figure.low, self._least)} to {exact(figure.high, self._least)}"
+        ends = f"{decimal_beyond(figure.low, self._least)} to {decimal_beyond(figure.high, self._least)}"
         return Verdict(None, f"{ends}, as those turn out that have no reward{missing}{note}")
 
     def _compared(self, value: Fraction) -> str:
-        return (
-            f"{exact(value, self._least)} {'>=' if value >= self._least else '<'} {self.expression.partition('>=')[2]}"
-        )
+        sign = ">=" if value >= self._least else "<"
+        return f"{decimal_beyond(value, self._least)} {sign} {self.expression.partition('>=')[2]}"
 
     def _note(self, agent: AgentScore) -> str:
         few = sum(task.planned < self.needs_samples for task in agent.tasks)
@@ -190,16 +189,16 @@ class NoDrop(_AgainstBaseline):
             return Verdict(
                 None, f"{_change(now)}; it could be a significant drop, had all failed that have no reward{missing}"
             )
-        return Verdict(True, f"{_change(now)}, no significant drop ({p_is(now.p_drop.value)}){missing}")
+        return Verdict(True, f"{_change(now)}, no significant drop ({p_clause(now.p_drop.value)}){missing}")
 
     def _reasons(self, comparison: Comparison) -> Iterator[str]:
         if comparison.dropped:
-            yield f"{_change(comparison)}, a significant drop ({p_is(comparison.p_drop.value)})"
+            yield f"{_change(comparison)}, a significant drop ({p_clause(comparison.p_drop.value)})"
         if dropped := comparison.dropped_tasks:
             worst = sorted(dropped, key=lambda one: (one.corrected, one.task))
             told = [
                 f"{one.task} {one.before.solved}/{one.before.graded} -> {one.after.solved}/{one.after.graded} "
-                f"({p_is(one.corrected)})"
+                f"({p_clause(one.corrected)})"
                 for one in worst
             ]
             yield f"significant drop on {listed(told, NAMED)}"

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from pytest_core_rollouts.agents_api.fault_policies import turn_fault_policy
 from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.results.number_text import p_clause
+from pytest_core_rollouts.results.significance import LEVEL, fisher, holm
+
+if TYPE_CHECKING:
+    from pytest_core_rollouts.results.summary import TaskScore
+
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_core_rollouts.results.summary import TaskScore
 
 
 @dataclass(frozen=True)
@@ -72,3 +85,83 @@ def fault_kind(row: RolloutRecord) -> str:
     [first, *_] = (row.error or "no reason given").splitlines() or [""]
     kind = _PARTICULAR.sub("*", first)
     return f"{row.status}: {kind if len(kind) <= _KIND_LENGTH else kind[:_KIND_LENGTH] + '...'}"
+
+
+# Turns that failed
+
+
+_CODE = re.compile(r"the Turn failed: ([^:\s]+): ")
+_MAX_TURN_WARNINGS = 3
+
+
+def is_unexplained(row: RolloutRecord) -> bool:
+    """Whether its Turn failed, and by its code that may be the agent's doing or not."""
+    found = _CODE.match(row.error or "")
+    return row.status == "failed" and found is not None and turn_fault_policy(found[1]).reward is None
+
+
+def failed_turn_warnings(agents: Mapping[str, Iterable[TaskScore]]) -> list[str]:
+    """A sentence for each agent and task whose Turns failed too often. `agents`: the tasks of each, by its label."""
+    of_agents: dict[str, tuple[int, int]] = {}
+    of_tasks: dict[str, tuple[int, int]] = {}
+    for label, scores in agents.items():
+        for score in scores:
+            _add(of_agents, label, score)
+            _add(of_tasks, score.task, score)
+    compared = [*_compared(of_agents, "agent"), *_compared(of_tasks, "task")]
+    corrected = holm([fisher(n1, c1, n2, c2) for _, _, (n1, c1), (n2, c2) in compared])
+    found = sorted(
+        ((p, what, name, own, rest) for p, (what, name, own, rest) in zip(corrected, compared, strict=True)),
+        key=lambda one: one[:3],
+    )
+    return [
+        f"failed Turns: {what} {name} {c1} of {n1}, the other {what}s {c2} of {n2} ({p_clause(p)}), which is more than "
+        "chance; an agent can cause failures that a Core does not name"
+        for p, what, name, (n1, c1), (n2, c2) in found
+        if p <= LEVEL and c1 * n2 > c2 * n1
+    ][:_MAX_TURN_WARNINGS]
+
+
+def _add(counts: dict[str, tuple[int, int]], name: str, score: TaskScore) -> None:
+    rows, failed = counts.get(name, (0, 0))
+    counts[name] = rows + score.rows, failed + score.failed_turns
+
+
+def _compared(
+    counts: Mapping[str, tuple[int, int]], what: str
+) -> Iterable[tuple[str, str, tuple[int, int], tuple[int, int]]]:
+    """Each with all others: what it is, its name, rows and failed Turns of its own and of the others."""
+    rows, failed = (sum(numbers) for numbers in zip(*counts.values(), strict=True)) if counts else (0, 0)
+    if not failed or len(counts) < 2:
+        return
+    for name, (own_rows, own_failed) in counts.items():
+        yield what, name, (own_rows, own_failed), (rows - own_rows, failed - own_failed)
+
+
+# Graders that failed
+
+
+_MAX_GRADER_WARNINGS = 5
+
+
+def is_grader_error(row: RolloutRecord) -> bool:
+    """Whether the agent's answer is there, but its grader failed."""
+    return row.status == "error" and (row.error or "").startswith("the grader")
+
+
+def grader_warnings(agents: Mapping[str, Iterable[TaskScore]]) -> list[str]:
+    """A sentence for each task and agent, the most frequent first. `agents`: the tasks of each, by its label."""
+    found = sorted(
+        (-score.grader_errors, score.task, label, score.rows)
+        for label, scores in agents.items()
+        for score in scores
+        if score.grader_errors
+    )
+    lines = [
+        f"the grader of {task} failed on {-errors} of {rows} answers by {label}, which have no reward; fix it, then "
+        "grade them again with --rollout-replay"
+        for errors, task, label, rows in found[:_MAX_GRADER_WARNINGS]
+    ]
+    if more := len(found) - _MAX_GRADER_WARNINGS:
+        lines += [f"graders failed for {more} more tasks or agents"] if more > 0 else []
+    return lines

@@ -275,7 +275,7 @@ def least_drop(counts: Iterable[tuple[int, int, int]]) -> LeastDrop | None:
     low, high = 0, sum(same) + 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _is_noticed(pairs(middle)) else (middle, high)
+        low, high = (low, middle) if _is_significant_drop(pairs(middle)) else (middle, high)
     if high > sum(same):
         return None
     return LeastDrop(
@@ -283,7 +283,7 @@ def least_drop(counts: Iterable[tuple[int, int, int]]) -> LeastDrop | None:
     )
 
 
-def _is_noticed(pairs: Sequence[Pair]) -> bool:
+def _is_significant_drop(pairs: Sequence[Pair]) -> bool:
     if len(pairs) < _MANY_TASKS:
         return permutation(pairs, drop=True).significant
     fall = sum((_mean(before) - _mean(after) for before, after in pairs), Fraction(0))

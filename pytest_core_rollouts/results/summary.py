@@ -21,9 +21,15 @@ from typing import Any
 from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.records.rows import effective
 from pytest_core_rollouts.results import passing as statistics
-from pytest_core_rollouts.results.failed_turns import failed_turn_warnings, is_unexplained
-from pytest_core_rollouts.results.grader_errors import grader_warnings, is_grader_error
-from pytest_core_rollouts.results.health import GroupHealth, fault_kind, group_health
+from pytest_core_rollouts.results.health import (
+    GroupHealth,
+    failed_turn_warnings,
+    fault_kind,
+    grader_warnings,
+    group_health,
+    is_grader_error,
+    is_unexplained,
+)
 from pytest_core_rollouts.results.passing import PassRate, pass_at_k, pass_hat_k
 
 

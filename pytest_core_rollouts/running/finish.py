@@ -13,17 +13,16 @@ import pytest
 
 from pytest_core_rollouts.records.errors import RecordsError
 from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.report.cells import plain
 from pytest_core_rollouts.report.html import HtmlReport, HtmlReportError, write_html
-from pytest_core_rollouts.report.markdown import markdown
+from pytest_core_rollouts.report.markdown import append_summary, markdown
 from pytest_core_rollouts.report.markdown import terminal as terminal_table
-from pytest_core_rollouts.report.step_summary import append_summary
 from pytest_core_rollouts.results.summary import Summary, slimmed, summarize
 from pytest_core_rollouts.rollout.session_deletion import Sweep
 from pytest_core_rollouts.running import judging
 from pytest_core_rollouts.running.judging import Judged
 from pytest_core_rollouts.running.session_run import SessionRun
 from pytest_core_rollouts.tasks.matrix import name_rollouts, run_began
+from pytest_core_rollouts.text import one_line
 
 LEAST_SWEEP = 1.5
 """Seconds for the sweep when a stop has used up its time: enough to find, and so to name, what is left."""
@@ -65,7 +64,7 @@ class Ending:
         for line in self._notes():
             terminal.write_line(line)
         for judgment in self.judged.judgments:
-            terminal.write_line(plain(str(judgment)), red=not judgment.passed, green=bool(judgment.passed))
+            terminal.write_line(one_line(str(judgment)), red=not judgment.passed, green=bool(judgment.passed))
         for hint in filter(None, (self._hint(), self._resume())):
             terminal.write_line(hint)
         here = config.invocation_params.dir

@@ -10,13 +10,12 @@ import pytest
 
 from pytest_core_rollouts.records.errors import RecordsError
 from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.report.cells import plain
-from pytest_core_rollouts.report.changes import changes, sights
-from pytest_core_rollouts.results.baseline import Baseline, comparisons, load_baseline
-from pytest_core_rollouts.results.comparison import Comparison, power
+from pytest_core_rollouts.report.changes import changes, detectable_changes
+from pytest_core_rollouts.results.comparison import Baseline, Comparison, comparisons, load_baseline, power
 from pytest_core_rollouts.results.gate import Identity, Judgment, judge
 from pytest_core_rollouts.results.summary import AgentScore, Summary, TaskScore, summarize
 from pytest_core_rollouts.tasks.task import Task
+from pytest_core_rollouts.text import one_line
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.running.session_run import SessionRun
@@ -78,7 +77,7 @@ def outlook(run: SessionRun, task_of: Callable[[str], Task | None]) -> Iterator[
         seen = power((score.graded, score.solved, planned[score.task]) for score in same)
         whose = f" ({before.label})" if len(samples) > 1 else ""
         if seen.tasks:
-            yield from (f"gate baseline{whose} can {sight}" for sight in sights(seen))
+            yield from (f"gate baseline{whose} can {sight}" for sight in detectable_changes(seen))
     if blind:
         raise pytest.UsageError(
             f"--rollout-gate baseline: {baseline.path} has none of the selected tasks as they are now, so that nothing "
@@ -102,7 +101,7 @@ def _replayed(run: SessionRun) -> Iterator[str]:
     left_out = sorted(task for task in replay.rows if task not in selected)
     tasks = f"; no rollout selected of {', '.join(left_out[:5])}" if left_out else ""
     more = f" and {len(left_out) - 5} more tasks" if len(left_out) > 5 else ""
-    yield f"replay: {len(run.selected)} of {replay.size} rows of {plain(str(replay.path))}{tasks}{more}"
+    yield f"replay: {len(run.selected)} of {replay.size} rows of {one_line(str(replay.path))}{tasks}{more}"
 
 
 @dataclass

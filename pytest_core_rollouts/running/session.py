@@ -16,12 +16,12 @@ from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
 from pytest_core_rollouts.collecting.unasked import shown
 from pytest_core_rollouts.options.settings import Settings, read_settings, settings_key
 from pytest_core_rollouts.records.jsonable import jsonable
-from pytest_core_rollouts.report.cells import reward_text
 from pytest_core_rollouts.running import finish, runloop
 from pytest_core_rollouts.running.session_run import SessionRun
 from pytest_core_rollouts.running.signals import Signals
 from pytest_core_rollouts.running.workers import Controller, Worker, fall_silent
 from pytest_core_rollouts.tasks.grader_pool import POOL
+from pytest_core_rollouts.text import reward_text
 
 DRY = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_per_test")
 """pytest's options under which nothing is run."""

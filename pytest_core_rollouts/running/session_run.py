@@ -27,7 +27,7 @@ from pytest_core_rollouts.engine.store import RowStore
 from pytest_core_rollouts.options.settings import Settings
 from pytest_core_rollouts.records.errors import RecordsError
 from pytest_core_rollouts.records.record import count_planned
-from pytest_core_rollouts.results.baseline import Baseline
+from pytest_core_rollouts.results.comparison import Baseline
 from pytest_core_rollouts.results.gate import Identity
 from pytest_core_rollouts.rollout.attempts import Outcome
 from pytest_core_rollouts.running import judging
@@ -283,8 +283,8 @@ class SessionRun(ResultSource):
             agent=agent,
             sample=sample,
             run_id=self.run_id,
-            timeout=settings.timeout.over(task.timeout),
-            network=settings.network.over(task.network),
+            timeout=settings.timeout.resolve(task.timeout),
+            network=settings.network.resolve(task.network),
             retries=settings.retries,
             failed_turns=None if settings.embedded else settings.failed_turns,
             labels=settings.labels,

@@ -8,8 +8,14 @@ the inference server recorded.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
+
+from pytest_core_rollouts.records.errors import warn
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.training.groups import Group, Sample
 
 Message = dict[str, Any]
 Item = Mapping[str, Any]
@@ -115,3 +121,193 @@ def _text(value: Any, joined_by: str = "") -> str:
 
 def _json(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+# Captures
+
+
+CAPTURE_SCHEMA = 1
+
+Exchange = Mapping[str, Any]
+"""One line: `session_id`, `started_at`, `duration_s`, `model`, `path`, `status`, `error`, `request`, `response`,
+`truncated`, `prompt_token_ids`, `token_ids`, `logprobs`, and more."""
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class CaptureError(Exception):
+    """A capture that is not there, can't be read, or lacks what was asked for; the text names the file."""
+
+
+def exchanges(folder: Path, rollout_id: str, session_id: str | None) -> Iterator[Exchange]:
+    """The exchanges of one rollout in their order, those of its counted Session alone; none without a file.
+
+    A rollout that was tried again has the requests of its earlier Sessions in the same file. A half line at the very
+    end, whose writer died, is passed over with a RecordsWarning. Raises CaptureError for any other line that is no
+    exchange.
+    """
+    if not _FILE_NAME.fullmatch(rollout_id):
+        return
+    path = folder / f"{rollout_id}.jsonl"
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                exchange = _parse(line, f"{path}:{number}")
+                if exchange is not None and exchange.get("session_id") == session_id and _succeeded(exchange):
+                    yield exchange
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CaptureError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def check_tokens(exchange: Exchange, where: str) -> None:
+    """Raise CaptureError unless the exchange has the token ids of its prompt and its reply, and logprobs that fit."""
+    if exchange.get("truncated"):
+        raise CaptureError(f"{where}: too large, kept in part only")
+    lacking = [name for name in ("prompt_token_ids", "token_ids") if not exchange.get(name)]
+    if lacking:
+        raise CaptureError(
+            f"{where}: the inference server returned no {' and no '.join(lacking)}; have it asked for them with "
+            "--rollout-model-params, or leave --require-token-ids out"
+        )
+    logprobs, token_ids = exchange.get("logprobs"), exchange["token_ids"]
+    if logprobs and len(logprobs) != len(token_ids):
+        raise CaptureError(
+            f"{where}: {len(token_ids)} token_ids and {len(logprobs)} logprobs; they do not belong together"
+        )
+
+
+def _parse(line: bytes, where: str) -> Exchange | None:
+    """The exchange; None for a half line at the end."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        if not line.endswith(b"\n"):
+            warn(f"{where}: passed over: the exchange was cut off")
+            return None
+        raise CaptureError(f"{where}: not JSON; remove the line, its writer died in it") from None
+    if not isinstance(value, dict) or type(value.get("schema")) is not int:
+        raise CaptureError(f"{where}: no exchange with a model; is this the folder of --rollout-capture?")
+    if value["schema"] > CAPTURE_SCHEMA:
+        raise CaptureError(
+            f"{where}: schema {value['schema']} is newer than {CAPTURE_SCHEMA}: upgrade pytest-core-rollouts"
+        )
+    return value
+
+
+def _succeeded(exchange: Exchange) -> bool:
+    status = exchange.get("status")
+    return exchange.get("error") is None and isinstance(status, int) and status < 300
+
+
+# Lines
+
+
+LINE_SCHEMA = 1
+
+Exchanges = Callable[[Sample], Iterable[Exchange]]
+"""Gives what was captured of a rollout."""
+
+
+def group_lines(groups: Sequence[Group], exchanges: Exchanges | None = None) -> Iterator[bytes]:
+    """A line a group. With `exchanges` each sample that is not masked carries its own. Raises CaptureError."""
+    labels = _label_names(groups)
+    for group in groups:
+        yield _line(
+            {
+                **_common(group.first, labels),
+                "planned": group.planned,
+                "used": group.used,
+                "complete": group.complete,
+                "signal": group.signal,
+                "mean": group.mean,
+                "std": group.std,
+                "samples": [_sample(sample, exchanges) for sample in group.samples],
+            }
+        )
+
+
+def conversation_lines(groups: Sequence[Group]) -> Iterator[bytes]:
+    """A line a rollout that is not masked, with its trajectory as a conversation. Raises RecordsError.
+
+    Every row must have its Items.
+    """
+    labels = _label_names(groups)
+    for group in groups:
+        for sample in group.samples:
+            if sample.masked:
+                continue
+            record = sample.row.whole()
+            yield _line(
+                {
+                    **_common(record, labels),
+                    "rollout_id": record.rollout_id,
+                    "sample": record.sample,
+                    "status": record.status,
+                    "reward": _float(record.reward),
+                    "advantage": sample.advantage,
+                    "messages": conversation(record.items or ()),
+                }
+            )
+
+
+def _common(record: RolloutRecord, labels: Sequence[str]) -> dict[str, Any]:
+    return {
+        "schema": LINE_SCHEMA,
+        "group_id": record.group_id,
+        "run_id": record.run_id,
+        "task": record.task,
+        "harness": record.harness,
+        "model": record.model,
+        "agent": str(record.agent.get("name") or record.agent.get("slug") or ""),
+        "agent_digest": str(record.agent.get("digest") or ""),
+        "labels": {name: str(record.labels.get(name, "")) for name in labels},
+    }
+
+
+def _sample(sample: Sample, exchanges: Exchanges | None) -> dict[str, Any]:
+    record = sample.record
+    said = {
+        "rollout_id": record.rollout_id,
+        "sample": record.sample,
+        "status": record.status,
+        "reward": _float(record.reward),
+        "advantage": sample.advantage,
+        "masked": sample.masked,
+        "error": record.error or "",
+    }
+    if exchanges is not None:
+        said["exchanges"] = [] if sample.masked else list(map(_exchange, exchanges(sample)))
+    return said
+
+
+def _exchange(exchange: Exchange) -> dict[str, Any]:
+    return {
+        "started_at": str(exchange.get("started_at") or ""),
+        "duration_s": _float(exchange.get("duration_s")),
+        "model": str(exchange.get("model") or ""),
+        "request": _json_text(exchange.get("request")),
+        "response": _json_text(exchange.get("response")),
+        "truncated": bool(exchange.get("truncated")),
+        "prompt_token_ids": exchange.get("prompt_token_ids") or [],
+        "token_ids": exchange.get("token_ids") or [],
+        "logprobs": list(map(float, exchange.get("logprobs") or ())),
+    }
+
+
+def _label_names(groups: Iterable[Group]) -> list[str]:
+    return sorted({name for group in groups for name in group.first.labels})
+
+
+def _float(value: Any) -> float | None:
+    """Numbers as floats, 1.0 and not 1: a loader would take a column that begins with integers for one of these."""
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _line(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"

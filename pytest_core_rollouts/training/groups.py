@@ -7,11 +7,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
+from typing import Final
 
 from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.records.rows import effective, read_located, record_at
-from pytest_core_rollouts.training.grpo import advantages, moments
 
 
 @dataclass(frozen=True)
@@ -176,3 +177,33 @@ def _number(count: int, what: str) -> str:
 
 def _counts(counter: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counter.items()))
+
+
+# Advantages
+
+
+METHODS: Final = ("grpo", "dr-grpo")
+
+
+def advantages(rewards: Sequence[float | None], method: str = "grpo") -> list[float | None]:
+    """The advantage of each sample, in the order of `rewards`.
+
+    None, for a sample that says nothing about the agent, stays None and counts neither in the mean nor in the
+    deviation. The result does not depend on the order of the samples, to the last bit. Raises ValueError for an
+    unknown method.
+    """
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r}; known are {', '.join(METHODS)}")
+    mean, variance = moments(rewards)
+    divisor = (math.sqrt(variance) if method == "grpo" else 0.0) or 1.0
+    return [None if reward is None else float(Fraction(reward) - mean) / divisor for reward in rewards]
+
+
+def moments(rewards: Sequence[float | None]) -> tuple[Fraction, Fraction]:
+    """Exact mean and sample variance of the rewards that are known; (0, 0) for none, variance 0 for one."""
+    known = [Fraction(reward) for reward in rewards if reward is not None]
+    if not known:
+        return Fraction(0), Fraction(0)
+    mean = sum(known, Fraction(0)) / len(known)
+    squares = sum(((reward - mean) ** 2 for reward in known), Fraction(0))
+    return mean, squares / max(len(known) - 1, 1)

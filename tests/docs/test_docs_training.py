@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.training.captures import exchanges
+from pytest_core_rollouts.training.conversations import exchanges
 from tests.support.agents import needs_codex
 from tests.support.fake_core import FakeCore, Script
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from pytest_core_rollouts.options.activation import rollouts_requested
 from pytest_core_rollouts.options.agents import secure_url
-from pytest_core_rollouts.options.asked import are_asked
 from pytest_core_rollouts.options.settings import Settings, read_settings
 from pytest_core_rollouts.options.values import (
-    Layered,
+    LayeredSetting,
     count,
     label,
     name,
@@ -55,7 +55,7 @@ def make_task(folder: Path) -> Path:
     [(1, 2, 3, 1), (None, 2, 3, 2), (None, None, 3, 3), (None, None, None, 4), (0, 2, 3, 0)],
 )
 def test_layers(option: int | None, task: int | None, ini: int | None, expected: int) -> None:
-    assert Layered(option, ini, 4).over(task) == expected
+    assert LayeredSetting(option, ini, 4).resolve(task) == expected
 
 
 @pytest.mark.parametrize(
@@ -66,15 +66,15 @@ def test_whether_rollouts_are_asked_for(
     pytester: pytest.Pytester, tasks: Path, args: tuple[str, ...], asked: bool
 ) -> None:
     assert tasks.is_dir()
-    assert are_asked(pytester.parseconfig(*args)) is asked
+    assert rollouts_requested(pytester.parseconfig(*args)) is asked
 
 
 def test_defaults(pytester: pytest.Pytester, tasks: Path) -> None:
     settings = settings_of(pytester, "tasks")
     assert not settings.aimed
     assert settings.agents == (Agent(),)
-    assert (settings.samples.over(), settings.timeout.over(), settings.retries) == (1, 900.0, 1)
-    assert settings.network.over().is_disabled
+    assert (settings.samples.resolve(), settings.timeout.resolve(), settings.retries) == (1, 900.0, 1)
+    assert settings.network.resolve().is_disabled
     assert not settings.soft
     assert settings.core is None
 
@@ -89,7 +89,7 @@ def test_options(pytester: pytest.Pytester, tasks: Path) -> None:
     )
     assert settings.aimed
     assert [agent.slug for agent in settings.agents] == ["codex-m", "codex-n", "claude_sdk-m", "claude_sdk-n"]
-    assert (settings.samples.over(9), settings.timeout.over(9.0), settings.retries) == (4, 2.5, 0)
+    assert (settings.samples.resolve(9), settings.timeout.resolve(9.0), settings.retries) == (4, 2.5, 0)
     assert settings.core == "https://core.example/v1"
     assert settings.labels == {"a": "1=2"}
     assert settings.soft

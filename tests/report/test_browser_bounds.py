@@ -10,7 +10,7 @@ import pytest
 
 from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.report.html import write_html
-from pytest_core_rollouts.results.baseline import load_baseline
+from pytest_core_rollouts.results.comparison import load_baseline
 from tests.report.conftest import INSTALL, Viewer, turning, wait_until_drawn
 from tests.support.trajectories import HOSTILE, LONG_LINE, command, item, many_outcomes, row, said, thought, user, write
 

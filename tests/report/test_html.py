@@ -23,7 +23,7 @@ from pytest_core_rollouts.records.rows import append
 from pytest_core_rollouts.report import html_data
 from pytest_core_rollouts.report.html import HtmlReportError, write_html
 from pytest_core_rollouts.report.html_data import outcome
-from pytest_core_rollouts.results.baseline import load_baseline
+from pytest_core_rollouts.results.comparison import load_baseline
 from tests.support.trajectories import HOSTILE, TASKS, conversation, many_outcomes, row, said, write
 
 

@@ -7,9 +7,11 @@ from textwrap import dedent
 
 import pytest
 
-from pytest_core_rollouts.report.cells import between, decimal, escape, reward_text, width
+from pytest_core_rollouts.report.cells import escape, width
 from pytest_core_rollouts.report.markdown import MAX_TASKS, markdown, terminal
+from pytest_core_rollouts.results.number_text import between, decimal
 from pytest_core_rollouts.results.summary import summarize
+from pytest_core_rollouts.text import reward_text
 from tests.support.rows import run
 
 BUNDLED = ("failed-logins", "inventory-bug", "orders-json", "salaries-sqlite", "sales-by-region")

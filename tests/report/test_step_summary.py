@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_core_rollouts.report.step_summary import CUT, LIMIT, append_summary
+from pytest_core_rollouts.report.markdown import CUT, LIMIT, append_summary
 
 
 def test_text_is_appended(tmp_path: Path) -> None:

@@ -13,9 +13,17 @@ import pytest
 from pytest_core_rollouts.records.errors import RecordsError
 from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.records.rows import append
-from pytest_core_rollouts.report.changes import changes, sights
-from pytest_core_rollouts.results.baseline import comparisons, load_baseline, newest_versions
-from pytest_core_rollouts.results.comparison import Comparison, Power, compare, counterpart, power
+from pytest_core_rollouts.report.changes import changes, detectable_changes
+from pytest_core_rollouts.results.comparison import (
+    Comparison,
+    Power,
+    compare,
+    comparisons,
+    counterpart,
+    load_baseline,
+    newest_versions,
+    power,
+)
 from pytest_core_rollouts.results.significance import LeastDrop
 from pytest_core_rollouts.results.summary import AgentScore, summarize
 from tests.support.rows import run
@@ -125,10 +133,10 @@ def test_the_words_for_it() -> None:
 
 
 def test_where_nothing_can_be_seen_the_words_say_why() -> None:
-    assert list(sights(power([(4, 0, 4)] * 40))) == [
+    assert list(detectable_changes(power([(4, 0, 4)] * 40))) == [
         "say nothing of lost rollouts: none of the 40 tasks was solved before"
     ]
-    assert list(sights(power([(2, 2, 2)]))) == [
+    assert list(detectable_changes(power([(2, 2, 2)]))) == [
         "see no drop of the mean, however large: so few samples of 1 task are too few",
         "fail no single task: even 2/2 -> 0/2 has p = 0.33, 0.33 after Holm's correction for 1 task",
     ]

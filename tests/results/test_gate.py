@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.report.cells import p_is
-from pytest_core_rollouts.results.baseline import Baseline
+from pytest_core_rollouts.results.comparison import Baseline
 from pytest_core_rollouts.results.gate import AllowedErrors, GateError, Identity, Judgment, judge, parse_gate
+from pytest_core_rollouts.results.number_text import p_clause
 from pytest_core_rollouts.results.summary import Summary, summarize
 from tests.support.rows import run
 
@@ -397,7 +397,7 @@ def both(*models: str) -> Summary:
 
 
 def test_a_p_value_beside_the_level_is_told_with_the_digits_that_decide() -> None:
-    assert [p_is(Fraction(one, 10_000)) for one in (500, 501, 499, 546, 286)] == [
+    assert [p_clause(Fraction(one, 10_000)) for one in (500, 501, 499, 546, 286)] == [
         *("p = 0.05", "p = 0.0501", "p = 0.05", "p = 0.055", "p = 0.029"),
     ]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_core_rollouts.training.grpo import METHODS, advantages
+from pytest_core_rollouts.training.groups import METHODS, advantages
 
 REWARDS = st.lists(
     st.one_of(st.none(), st.sampled_from([0.0, 1.0]), st.floats(0, 1).map(lambda value: round(value, 6))), max_size=12

@@ -18,7 +18,7 @@ IN_WORKER: Final = "rollouts_asked"
 asked_key = pytest.StashKey[bool]()
 
 
-def are_asked(config: pytest.Config) -> bool:
+def rollouts_requested(config: pytest.Config) -> bool:
     """Whether rollouts were asked for: by an option, by the ini file, or by a path that means tasks."""
     if asked_key not in config.stash:
         config.stash[asked_key] = _decide(config)
