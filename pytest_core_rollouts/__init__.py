@@ -64,7 +64,7 @@ _MODULES = {
     "TaskError": "tasks.files",
     "Tolerance": "grading.comparing",
     "Xfail": "tasks.task_settings",
-    "advantages": "training.grpo",
+    "advantages": "training.groups",
     "grade_answer": "grading.answers",
     "load_task": "tasks.task",
     "load_tasks": "tasks.load_tasks",
