@@ -1,4 +1,4 @@
-"""The Pythons and pytests that this project is for: `nox` runs all tests on each that is here, `nox -s smoke` a few."""
+"""Test runs on other Pythons and pytests: `tests` on all of them, `smoke` a few tests, `deep` everything at length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import nox
 
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 OTHERS = [version for version in PYTHONS if version != f"{sys.version_info[0]}.{sys.version_info[1]}"]
-"""All but the one that runs nox: on that one CI runs everything."""
+"""All except the one that runs nox: CI runs all tests on that one."""
 
 PYTESTS = {
     "8.3": "pytest==8.3.*",
@@ -23,6 +23,8 @@ SMOKE = [
     "tests/integration/test_skip_and_xfail.py",
 ]
 
+DEEP_SEEDS = {"CHAOS_SEEDS": "20", "CRASH_SEEDS": "20"}
+
 nox.options.error_on_missing_interpreters = False
 nox.options.sessions = ["tests"]
 
@@ -30,14 +32,25 @@ nox.options.sessions = ["tests"]
 @nox.session(python=PYTHONS)
 @nox.parametrize("pytest", PYTESTS)
 def tests(session: nox.Session, pytest: str) -> None:
-    """All but the slow tests; arguments go to pytest."""
+    """Runs the fast tests; arguments go to pytest."""
     session.install("-q", ".[dev]", PYTESTS[pytest])
     session.run("pytest", "-q", *session.posargs)
 
 
 @nox.session(python=OTHERS)
 def smoke(session: nox.Session) -> None:
-    """A few dozen tests that touch pytest in many places; on the oldest Python with the oldest pytest."""
+    """Runs a few dozen tests that touch pytest in many places; on the oldest Python with the oldest pytest."""
     session.install("-q", ".[embedded]", PYTESTS["8.3" if session.python == OTHERS[0] else "newest"])
-    spread = ["-n", "4", "--dist", "worksteal"]
-    session.run("pytest", "-q", "-p", "no:cacheprovider", *spread, *(session.posargs or SMOKE))
+    processes = ["-n", "2", "--dist", "worksteal"]
+    session.run("pytest", "-q", "-p", "no:cacheprovider", *processes, *(session.posargs or SMOKE))
+
+
+@nox.session
+def deep(session: nox.Session) -> None:
+    """Runs every slow test, with many seeds for crashes and chaos, then the fast tests on every Python and pytest.
+
+    Takes hours. `.ci/run` runs the same tests in a bounded form: one case of each, chosen by a seed.
+    """
+    session.install("-q", ".[dev]")
+    session.run("pytest", "-m", "slow", *session.posargs, env=DEEP_SEEDS)
+    session.notify("tests")
