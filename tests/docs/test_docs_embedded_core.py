@@ -39,7 +39,7 @@ def test_the_numbers_are_the_codes() -> None:
     assert (limits.disk, limits.memory, limits.address_space, limits.file_size) == (GIB, 4 * GIB, 16 * GIB, GIB)
     assert (limits.entries, limits.processes, limits.cpu_s) == (200_000, 512, 3600)
     assert (limits.descriptors, limits.mappings) == (65_536, 500_000)
-    assert (limits.open_files, limits.inotify_instances) == (1024, 8)
+    assert (limits.open_files, limits.inotify_instances, limits.in_flight) == (1024, 8, 256)
     assert (watch._INTERVAL_S, watch._TICK_S, watch._HURRY_MEMORY_BYTES) == (0.5, 0.05, 128 * MIB)
     assert (watch._HURRY_DISK_BYTES, watch._HURRY_FILES) == (32 * MIB, 5_000)
     assert (isolation.TMP_BYTES, isolation.SHM_BYTES) == (256 * MIB, 64 * MIB)
@@ -53,6 +53,7 @@ def test_the_numbers_are_the_codes() -> None:
         "| 65,536 and 500,000 |",
         "| open files of one process | 1,024 |",
         "| inotify instances | 8 |",
+        "not received) | 256 |",
         "lost another 128 MiB",
         "lost another 32 MiB or 5,000 files",
         f"`{cgroups.VARIABLE}`",

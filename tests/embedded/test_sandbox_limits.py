@@ -228,6 +228,24 @@ def test_inotify_instances_are_bounded(sandbox: Sandbox) -> None:
     assert (text(done), done.killed) == ("8\n8\n", None)
 
 
+def test_descriptors_in_flight_are_bounded(sandbox: Sandbox) -> None:
+    """The kernel counts them for all sandboxes together: 1,250 of one agent made sendmsg of the others fail."""
+    script = """if True:
+        import socket, sys, time
+        a, b = socket.socketpair()
+        for _ in range(2):
+            socket.send_fds(a, [b"x"], [0] * int(sys.argv[1]))
+        time.sleep(float(sys.argv[2]))
+    """
+    fine, over = (
+        asyncio.run(sandbox.run(["python3", "-c", script, *arguments], env={}, timeout=30))
+        for arguments in (("100", "1.5"), ("150", "100"))
+    )
+    assert (fine.killed, fine.returncode) == (None, 0)
+    assert over.killed == "descriptors in flight: 300 sent and not received, 256 allowed"
+    assert over.limit_exceeded
+
+
 def test_where_namespaces_cannot_be_entered_the_watcher_counts(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from pytest_core_rollouts.tasks.task_settings import Network
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks import grader_process
 from pytest_core_rollouts.tasks.grader_pool import AnswerBrokeGrader, GraderPool
+from pytest_core_rollouts.tasks.grader_process import GraderProcess
 from tests.support.running import alive, until
 from tests.tasks.test_own_graders import task_with
 
@@ -202,26 +204,33 @@ def test_a_grader_that_the_machine_may_have_broken_runs_alone_the_second_time(gr
 def test_a_grader_that_others_take_the_machine_from_makes_no_answer_0(
     grade: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It had little memory when it was killed; or it was ready to run, and others had the processor."""
+    """It had little memory when it was killed; or it was ready to run, and others had the processor.
+
+    What the system reports of the second is set here: to starve a process for certain takes more than a test has.
+    """
     others = "others used up the machine; run fewer rollouts at once, then grade again$"
     with pytest.raises(GraderFailed, match=f"ended by SIGKILL, out of memory.; {others}") as caught:
         grade(f"import os\ndef grade(answer):\n{SPARES_MISSING}    os.kill(os.getpid(), 9)\n")
     assert caught.value.code == "grader"
+    started = time.monotonic()
+    monkeypatch.setattr(GraderProcess, "_delay_s", lambda self: time.monotonic() - started)
+    monkeypatch.setattr(GraderProcess, "_processor_s", lambda self: 0.0)
     monkeypatch.setattr(grader_process, "DELAY_FACTOR", 2)
-    processor = min(os.sched_getaffinity(0))
-    starved = (
-        f"import os, pathlib\ndef grade(answer):\n{SPARES_MISSING}    os.sched_setaffinity(0, {{{processor}}})\n"
-        "    group = pathlib.Path('/proc/self/autogroup')\n    if group.exists(): group.write_text('19')\n"
-        "    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\n    while True: pass\n"
-    )
-    burn = f"import os\nos.sched_setaffinity(0, {{{processor}}})\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", burn]) as other:
-        try:
-            with pytest.raises(GraderFailed, match=f"took more than 1.5 s.*; {others}") as caught:
-                grade(starved)
-        finally:
-            other.kill()
+    with pytest.raises(GraderFailed, match=f"took more than 1.5 s.*; {others}") as caught:
+        grade(f"import time\ndef grade(answer):\n{SPARES_MISSING}    time.sleep(600)\n")
     assert caught.value.code == "grader"
+
+
+def test_run_delay_of_a_process_is_read_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second field of /proc/PID/schedstat, in nanoseconds; 0 where the system has no such file."""
+    process = GraderProcess()
+    with subprocess.Popen(["sleep", "600"]) as sleeper:
+        monkeypatch.setattr(process, "_process", sleeper)
+        fields = Path(f"/proc/{sleeper.pid}/schedstat")
+        assert process._delay_s() == (int(fields.read_text().split()[1]) / 1e9 if fields.exists() else 0.0)
+        assert process._processor_s() < 60
+        sleeper.kill()
+    assert process._delay_s() == 0.0
 
 
 def test_a_grader_that_breaks_on_the_expected_answer_makes_no_answer_0(pool: GraderPool, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ class Limits:
     disk: int = 1 * GIB  # home and workspace together, by allocated blocks, deleted files still open included
     entries: int = 200_000  # files and folders in home and workspace
     memory: int = 4 * GIB  # of all processes together: own, shared, and the kernel's for sockets, pipes and files
+    in_flight: int = 256  # descriptors sent and not received: all processes of a user share one count for each
     descriptors: int = 65_536  # of all processes together
     mappings: int = 500_000  # of all processes together; both bound the kernel's memory and the time to count it
 

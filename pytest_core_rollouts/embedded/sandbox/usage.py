@@ -234,6 +234,15 @@ def _shared_memory_device() -> int:
         os.close(fd)
 
 
+def _steadily_in_flight(sockets: list[str], bound: int) -> int:
+    """Count descriptors that were sent to sockets and not received: the lesser of two looks, if the first is over."""
+    count = sum(map(_in_flight, sockets))
+    if count > bound:  # a receiver may be about to take them
+        time.sleep(_FLIGHT_S)
+        count = min(count, sum(map(_in_flight, sockets)))
+    return count
+
+
 def _in_flight(path: str) -> int:
     """Descriptors that were sent to a socket and not yet received."""
     found = re.search(r"^scm_fds:\s+(\d+)$", _read(path.replace("/fd/", "/fdinfo/")), re.MULTILINE)
@@ -267,13 +276,15 @@ def disk_excess(session: Path, init: int | None, limits: Limits, *, count_inotif
     used = _Usage(limits)
     for name in ("home", "workspace"):
         used.add_tree(session / name)
-    used.add_deleted_files(processes, session)
+    sockets = used.add_open_files(processes, session)
     if used.too_deep:
         return f"disk: folders nested deeper than {_MAX_DEPTH}"
     if used.bytes > limits.disk:
         return f"disk: at least {used.bytes} bytes used, {limits.disk} allowed"
     if (entries := used.entries + temporary_entries(init)) > limits.entries:
         return f"disk: at least {entries} files and folders, {limits.entries} allowed"
+    if (in_flight := _steadily_in_flight(sockets, limits.in_flight)) > limits.in_flight:
+        return f"descriptors in flight: {in_flight} sent and not received, {limits.in_flight} allowed"
     if count_inotify and (instances := inotify_instances(processes)) > limits.inotify_instances:
         return f"inotify: {instances} instances, {limits.inotify_instances} allowed"
     return None
@@ -334,15 +345,19 @@ class _Usage:
             self._seen.add(status.st_ino)
         self.bytes += status.st_blocks * 512
 
-    def add_deleted_files(self, processes: list[int], session: Path) -> None:
-        """Files without a name that processes still hold open."""
+    def add_open_files(self, processes: list[int], session: Path) -> list[str]:
+        """Add files without a name that processes still hold open. Returns a path in /proc for each open socket."""
+        sockets: dict[int, str] = {}
         with contextlib.suppress(OSError):
             device = session.stat().st_dev
             for process in processes:
-                for _, status in open_files(process):
+                for path, status in open_files(process):
                     if status.st_nlink == 0 and status.st_dev == device and status.st_ino not in self._seen:
                         self._seen.add(status.st_ino)
                         self._add(status)
+                    elif stat.S_ISSOCK(status.st_mode):
+                        sockets.setdefault(status.st_ino, path)
+        return list(sockets.values())
 
 
 # ---- processes and their descriptors, in /proc
