@@ -1,54 +1,45 @@
-"""A training loop that turns, within three minutes on two cores, with no GPU and no key:
+"""A complete training loop, which runs within three minutes on two cores and needs no GPU and no API key.
 
     python examples/grpo_bandit.py
 
 Two riddles, each with one right answer out of four: two bandits, each with one arm that pays. The policy is a table of
-weights behind an HTTP server; agents ask it, as they would ask a language model. Each step runs a batch of rollouts
-with the policy as it is, turns the rewards of each group into advantages, and moves the weights by them.
+weights behind an HTTP server, and agents query it as they would query a language model. Each step runs a batch of
+rollouts with the current policy, converts the rewards of each group to advantages, and updates the weights.
 
-Where codex is installed, and the embedded Core can run, rollouts are real: codex in a sandbox, asking the policy
-through the sandbox's one way out. Elsewhere a toy Core runs a toy agent (`--agent toy`).
+If codex is installed and the embedded Core can run, the agent is codex in a sandbox that can reach nothing but the
+policy. Otherwise a toy Core runs a toy agent (`--agent toy`).
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from policy_server import MODEL, Policy, PolicyServer
 from toy_core import ToyCore
 
-from pytest_core_rollouts.embedded.launch import EmbeddedCore, EmbeddedCoreError, why_missing
-from pytest_core_rollouts.engine import Engine, Group
-from pytest_core_rollouts.tasks import Task
-from pytest_core_rollouts.tasks.matrix import Agent
-from pytest_core_rollouts.training import advantages
+from pytest_core_rollouts import Agent, CoreError, Engine, Group, Task, advantages
 
 ANSWERS = ("amber", "birch", "coral", "dusk")
 RIDDLES = {"riddle-north": "coral", "riddle-south": "amber"}
-KEY_VARIABLE = "POLICY_API_KEY"
 
 
 def train(arguments: argparse.Namespace) -> PolicyServer:
-    """Every step of the loop; the server as it was in the end."""
+    """Run every step of the loop. Returns the policy's server as it was at the end."""
     tasks = [_task(riddle) for riddle in RIDDLES]
     policy = Policy(list(RIDDLES), ANSWERS, arguments.seed)
-    key = os.environ.setdefault(KEY_VARIABLE, secrets.token_urlsafe(24))
     with (
-        PolicyServer(policy, key) as server,
-        _core(arguments.agent, arguments.capture) as (harness, base_url, api_key),
-        Engine(base_url, api_key, concurrency=arguments.concurrency, out=arguments.out, timeout=120) as engine,
+        PolicyServer(policy, secrets.token_urlsafe(24)) as server,
+        _engine(arguments, server) as (engine, agent),
     ):
-        agent = Agent(harness, MODEL, protocol="responses", base_url=server.base_url, api_key_env=KEY_VARIABLE)
         for _ in range(arguments.steps):
             run = engine.submit(tasks, agent, samples=arguments.samples, labels={"policy": str(policy.version)})
-            groups = list(run.groups())  # all of them, before the policy changes: no rollout spans two versions
+            groups = list(run.groups())  # wait for all of them, so that no rollout spans two versions of the policy
             _report(policy.version, groups)
             policy.update(_gradients(groups, arguments.rate))
     return server
@@ -62,12 +53,12 @@ def main() -> None:
 
 
 def _gradients(groups: list[Group], rate: float) -> dict[str, float]:
-    """Advantage times learning rate for every rollout that says something; the mean over the batch."""
+    """Return advantage times learning rate by rollout id, divided by the mean number of usable samples per group."""
     samples = [
         (record.rollout_id, advantage)
         for group in groups
         for record, advantage in zip(group.records, advantages(group.rewards), strict=True)
-        if advantage is not None  # infrastructure spoiled it: it teaches nothing, which is not a reward of 0
+        if advantage is not None  # the infrastructure failed, so the reward is missing, which is not 0
     ]
     return {rollout_id: rate * advantage / (len(samples) / len(groups)) for rollout_id, advantage in samples}
 
@@ -75,9 +66,9 @@ def _gradients(groups: list[Group], rate: float) -> dict[str, float]:
 def _report(version: int, groups: list[Group]) -> None:
     rewards = [reward for group in groups for reward in group.rewards if reward is not None]
     missing = sum(len(group.rewards) for group in groups) - len(rewards)
-    telling = sum(len(set(group.rewards) - {None}) > 1 for group in groups)
+    with_signal = sum(len(set(group.rewards) - {None}) > 1 for group in groups)
     mean = sum(rewards) / len(rewards) if rewards else float("nan")
-    line = f"policy {version:2}  mean reward {mean:.3f}  groups with a signal {telling}/{len(groups)}"
+    line = f"policy {version:2}  mean reward {mean:.3f}  groups with a signal {with_signal}/{len(groups)}"
     print(line + (f"  errors {missing}" if missing else ""), flush=True)
 
 
@@ -89,53 +80,47 @@ def _task(riddle: str) -> Task:
     return Task(id=riddle, instruction=instruction, expected={"answer": RIDDLES[riddle]})
 
 
-Core = tuple[str, str, str]
-"""The harness to ask for, a Core's URL and its key."""
-
-
-def _core(agent: str, capture: Path | None) -> AbstractContextManager[Core]:
-    """A Core that runs `agent`: auto, codex or toy."""
-    missing = "--capture needs a real agent (--agent codex)" if agent == "toy" else why_missing("codex")
-    if missing is not None and (agent == "codex" or capture is not None):
-        sys.exit(missing)
-    if missing is None:
-        print("agent: codex in the embedded Core", flush=True)
-        return _embedded_core(capture)
-    print("agent: toy" if agent == "toy" else f"agent: toy ({missing})", flush=True)
-    return _toy_core()
-
-
 @contextmanager
-def _embedded_core(capture: Path | None) -> Iterator[Core]:
-    if capture is not None:
-        capture.mkdir(parents=True, exist_ok=True)
-    core = EmbeddedCore.reserve()
-    try:
-        core.start(capture=capture)
-    except EmbeddedCoreError as error:
-        sys.exit(f"{error}\nOr run it without sandboxes: --agent toy")
-    try:
-        yield "codex", core.base_url, core.api_key
-    finally:
-        core.stop()
-
-
-@contextmanager
-def _toy_core() -> Iterator[Core]:
-    with ToyCore() as toy:
-        yield "default", toy.base_url, toy.api_key
+def _engine(arguments: argparse.Namespace, server: PolicyServer) -> Iterator[tuple[Engine, Agent]]:
+    """Yield an engine and the agent to run on it: codex on the embedded Core if possible, else the toy agent."""
+    concurrency, out = arguments.concurrency, arguments.out
+    codex, toy = (
+        Agent(harness, MODEL, protocol="responses", base_url=server.base_url, api_key=server.api_key)
+        for harness in ("codex", "default")
+    )
+    if arguments.agent == "toy" and arguments.capture is not None:
+        sys.exit("--capture: requires a real agent (--agent codex)")
+    if arguments.agent != "toy":
+        engine = Engine.embedded(capture=arguments.capture, concurrency=concurrency, out=out, timeout=120)
+        try:
+            engine.prepare([(None, codex)])  # starts the Core; raises CoreError if sandboxes or codex are missing
+        except CoreError as error:
+            engine.close()
+            if arguments.agent == "codex" or arguments.capture is not None:
+                sys.exit(f"{error}\nTo run without sandboxes, use --agent toy")
+            print(f"agent: toy ({error})", flush=True)
+        else:
+            print("agent: codex in the embedded Core", flush=True)
+            with engine:
+                yield engine, codex
+            return
+    with (
+        ToyCore() as core,
+        Engine(core.base_url, core.api_key, concurrency=concurrency, out=out, timeout=120) as engine,
+    ):
+        yield engine, toy
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--samples", type=int, default=6, help="rollouts of each task and step: the size of a group")
+    parser.add_argument("--samples", type=int, default=6, help="rollouts per task and step: the size of a group")
     parser.add_argument("--rate", type=float, default=1.0, help="learning rate")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--agent", choices=("auto", "codex", "toy"), default="auto")
     parser.add_argument("--concurrency", type=int, default=12)
     parser.add_argument("--out", type=Path, default=Path("runs/grpo_bandit.jsonl"))
-    parser.add_argument("--capture", metavar="DIR", type=Path, help="keep the requests to the policy (codex alone)")
+    parser.add_argument("--capture", metavar="DIR", type=Path, help="keep the requests to the policy; requires codex")
     return parser.parse_args(argv)
 
 

@@ -1,6 +1,6 @@
-"""The README and the pages: every command in them is run, or named here with the reason; what they claim is so.
+"""The README and the pages of docs/: every command in them is run, or listed here with the reason why not.
 
-docs/core.md, docs/training.md and docs/tasks.md have tests of their own besides (`test_docs_*.py`).
+docs/core.md, docs/training.md, docs/tasks.md and docs/embedded-core.md have further tests (`test_docs_*.py`).
 """
 
 from __future__ import annotations
@@ -40,24 +40,25 @@ ELSEWHERE = {
     "core.md": "tests/integration/test_docs_core.py runs it",
 }
 NOT_RUN = {
-    "python3 -m venv .venv": "the second is what `.ci/run` runs, the first has a slow test below",
+    "python3 -m venv .venv": "`.ci/run` runs the second one, and a slow test below runs the first",
+    ".venv/bin/pytest tasks/failed-logins": "needs a clone and exits with 1; a test below runs it",
     "pip install ": "asks a registry; tests/test_package.py installs a wheel",
-    "export OPENAI_BASE_URL=": "names a deployment that is not there; the tests name one that is",
-    "read -rs OPENAI_API_KEY": "asks at the keyboard",
-    "pytest tasks --core embedded --harness codex": "needs a model's server; integration/test_real_agents.py has one",
-    "pytest tasks --core embedded --rollout-agent": "the same",
-    "--rollout-model-params": "an option alone",
+    "export OPENAI_BASE_URL=": "names a deployment that does not exist; the tests name a fake Core",
+    "read -rs OPENAI_API_KEY": "reads from the keyboard",
+    "pytest tasks --core embedded --harness codex": "needs a model server; integration/test_real_agents.py has one",
+    "pytest tasks --core embedded --rollout-agent": "needs a model server, too",
+    "--rollout-model-params": "is an option, not a command",
     "python examples/grpo_bandit.py": "needs a clone; test_docs_training.py and tests/examples/ run it",
 }
-"""How commands begin that are not run, and why."""
+"""Beginnings of commands that are not run, each with the reason."""
 
 FEWER = {"-n 8": "-n 2"}
-"""What is run with less, on machines with few cores."""
+"""Replacements for machines with few cores."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block, and the text block right behind it: what a command prints."""
+    """A fenced block, and the output that the page shows for it: the text block right after it, if there is one."""
 
     language: str
     text: str
@@ -76,9 +77,9 @@ def blocks(text: str) -> list[Block]:
     ]
     result = []
     for at, (language, content, end) in enumerate(found):
-        behind = found[at + 1] if at + 1 < len(found) else None
-        told = behind and behind[0] == "text" and text.startswith("\n\n```text\n", end)
-        result.append(Block(language, content, behind[1] if behind and told else ""))
+        following = found[at + 1] if at + 1 < len(found) else None
+        is_output = following and following[0] == "text" and text.startswith("\n\n```text\n", end)
+        result.append(Block(language, content, following[1] if following and is_output else ""))
     return result
 
 
@@ -87,7 +88,7 @@ def block_of(page: str, language: str) -> str:
 
 
 class Reader:
-    """Someone who types what a page says, in a folder of their own, with a Core whose agent is always right."""
+    """A reader who types what a page says, in an empty folder, with a Core whose agent is always right."""
 
     def __init__(self, folder: Path, core: FakeCore) -> None:
         self.folder = folder
@@ -107,7 +108,7 @@ class Reader:
         }
 
     def write_task(self, name: str) -> None:
-        """The README's task."""
+        """Write the README's task."""
         task = self.folder / "tasks" / name
         if not task.exists():
             self.run(f"python -m pytest_core_rollouts new-task {name}")
@@ -119,18 +120,18 @@ class Reader:
             (task / file).write_text(block_of(README, language))
 
     def type(self, command: str) -> str:
-        """Run it, with the files that it takes for granted."""
+        """Run a command, after making the results files that it reads. Returns what it printed."""
         for old, new in FEWER.items():
             command = command.replace(old, new)
-        taken = re.sub(r"(--rollout-out |> ?)\S+", "", command)
-        for path in re.findall(r"[\w./-]+\.jsonl", taken):
-            self._earlier_run(self.folder / path)
+        inputs = re.sub(r"(--rollout-out |> ?)\S+", "", command)
+        for path in re.findall(r"[\w./-]+\.jsonl", inputs):
+            self._write_earlier_run(self.folder / path)
         printed = self.run(command)
         if (made := re.search(r"new-task (\S+)", command)) is not None:
             self.write_task(made.group(1))
         return printed
 
-    def _earlier_run(self, path: Path) -> None:
+    def _write_earlier_run(self, path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         main = self.folder / "main.jsonl"
         if not main.exists():
@@ -159,29 +160,28 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ELSEWHERE], ids=lambda page: page.name)
-def test_commands_do_what_the_page_says(reader: Reader, page: Path) -> None:
+def test_commands_print_what_the_page_shows(reader: Reader, page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     steps = [block for block in blocks(text) if block.language == "" and block.commands]
     if steps and "new-task" not in text:
         reader.write_task("total")
     for block in steps:
         printed = "".join(map(reader.type, block.commands))
-        assert not unlike(block.output, printed), printed
+        assert not missing_lines(block.output, printed), printed
 
 
-def unlike(told: str, printed: str) -> list[str]:
-    """Lines of a page that a command did not print, whatever the numbers in them and the order of progress."""
+def missing_lines(shown: str, printed: str) -> list[str]:
+    """Return the lines of a page that a command did not print. Numbers may differ, and progress lines are left out."""
 
     def shape(line: str) -> str:
         return re.sub(r"\s+", " ", re.sub(r"[0-9a-f]*\d[0-9a-f]*", "0", line)).strip()
 
-    lines = [line for line in told.splitlines() if line.strip() not in ("", "...") and "[" not in line]
+    lines = [line for line in shown.splitlines() if line.strip() not in ("", "...") and "[" not in line]
     seen = set(map(shape, printed.splitlines()))
     return [line for line in lines if shape(line) not in seen]
 
 
-@pytest.mark.slow
-def test_the_readme_s_first_command_in_a_fresh_checkout(tmp_path: Path) -> None:
+def test_first_readme_command_passes_in_a_fresh_checkout(tmp_path: Path) -> None:
     files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     for name in files.decode().split("\0"):
         if name and (ROOT / name).is_file():
@@ -193,10 +193,26 @@ def test_the_readme_s_first_command_in_a_fresh_checkout(tmp_path: Path) -> None:
         ["bash", "-c", first.text], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert not unlike(first.output, done.stdout), done.stdout
+    assert not missing_lines(first.output, done.stdout), done.stdout
 
 
-def test_the_examples_run_as_their_page_says(reader: Reader) -> None:
+def test_readme_shows_what_a_failed_rollout_prints(tmp_path: Path) -> None:
+    [block] = [one for one in blocks(README) if one.text.startswith(".venv/bin/pytest tasks/failed-logins")]
+    command = block.text.replace(".venv/bin/pytest", f"{sys.executable} -m pytest -p no:cacheprovider").strip()
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "GITHUB_", "COLUMNS"))}
+    done = subprocess.run(
+        ["bash", "-c", f"{command} --rollout-out {tmp_path}/x.jsonl"],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert not missing_lines(block.output, done.stdout), done.stdout
+
+
+def test_examples_run_as_their_page_says(reader: Reader) -> None:
     shutil.copytree(ROOT / "examples", reader.folder / "examples")
     [steps] = blocks((ROOT / "examples" / "README.md").read_text(encoding="utf-8"))
     printed = [reader.run(command) for command in steps.commands]
@@ -206,13 +222,13 @@ def test_the_examples_run_as_their_page_says(reader: Reader) -> None:
     assert "7 tasks checked: 0 errors" in printed[2]
 
 
-def test_the_readme_s_test_command_is_the_one_that_ci_runs() -> None:
+def test_ci_runs_the_readme_test_command() -> None:
     [expression] = re.findall(r'grep -m 1 -E "(.+?)" README\.md', (ROOT / ".ci" / "run").read_text())
     [command] = re.findall(expression, README, re.MULTILINE)
     assert command.endswith("&& .venv/bin/pytest")
 
 
-def test_the_chinese_readme_has_the_same_commands_and_links() -> None:
+def test_chinese_readme_has_the_same_commands_and_links() -> None:
     chinese = (ROOT / "README.zh.md").read_text(encoding="utf-8")
 
     def commands(text: str) -> list[str]:
@@ -230,7 +246,7 @@ def test_the_chinese_readme_has_the_same_commands_and_links() -> None:
     assert "(README.md)" in chinese
 
 
-def test_the_readme_leads_to_every_page() -> None:
+def test_readme_links_every_page() -> None:
     assert {page.name for page in DOCS} == set(re.findall(r"\(docs/([\w-]+\.md)\)", README))
 
 
@@ -239,7 +255,7 @@ def test_the_readme_leads_to_every_page() -> None:
     [*PAGES, *(ROOT / name for name in ("README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md"))],
     ids=lambda page: page.name,
 )
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_a_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
         if target.startswith("https://"):
             continue
@@ -254,24 +270,24 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_the_picture_is_small() -> None:
+def test_report_picture_is_small() -> None:
     assert (ROOT / "docs" / "report.png").stat().st_size < 250_000
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_options_are_there(page: Path) -> None:
+def test_named_options_exist(page: Path) -> None:
     named = set(re.findall(r"--rollout-[a-z-]*[a-z]", page.read_text(encoding="utf-8")))
     assert named <= {option.flag for option in OPTIONS}
 
 
-def test_settings_in_yaml_are_taken() -> None:
+def test_yaml_settings_are_valid() -> None:
     for text in (
         block.text for block in blocks((ROOT / "docs" / "migrating.md").read_text()) if block.language == "yaml"
     ):
         assert load_yaml(Path("task.yaml"), text.encode()).checked(RULES)
 
 
-def test_workflows_are_yaml_and_run_what_is_there() -> None:
+def test_workflows_are_valid_yaml_and_run_the_tasks() -> None:
     workflows = [block.text for block in blocks((ROOT / "docs" / "ci.md").read_text()) if block.language == "yaml"]
     assert len(workflows) == 5
     for workflow in workflows:
@@ -279,10 +295,10 @@ def test_workflows_are_yaml_and_run_what_is_there() -> None:
     assert json.dumps([yaml.safe_load(workflow) for workflow in workflows], default=str).count("pytest tasks") == 5
 
 
-def test_workflows_leak_nothing_and_may_do_little() -> None:
+def test_workflows_hide_expected_values_and_have_few_permissions() -> None:
     text = (ROOT / "docs" / "ci.md").read_text()
     workflows = [yaml.safe_load(block.text) for block in blocks(text) if block.language == "yaml"]
-    runs = [line for workflow in workflows for line in said(workflow) if line.startswith("pytest ")]
+    runs = [line for workflow in workflows for line in strings_of(workflow) if line.startswith("pytest ")]
     assert all("--rollout-hide-expected" in command for command in runs)
     github = [workflow for workflow in workflows if isinstance(workflow, dict) and "jobs" in workflow]
     assert len(github) == 3
@@ -300,11 +316,13 @@ def test_workflows_leak_nothing_and_may_do_little() -> None:
     assert gitlab["artifacts"]["access"] == "developer"
 
 
-def test_what_workflows_run_passes_in_the_page_s_order(reader: Reader) -> None:
-    """All that begins with pytest: the rest installs, or asks GitHub for files."""
+def test_workflow_commands_pass_in_order(reader: Reader) -> None:
+    """Only commands that begin with pytest: the others install packages or ask GitHub for files."""
     reader.write_task("total")
     text = (ROOT / "docs" / "ci.md").read_text()
-    commands = [line for block in blocks(text) if block.language == "yaml" for line in said(yaml.safe_load(block.text))]
+    commands = [
+        line for block in blocks(text) if block.language == "yaml" for line in strings_of(yaml.safe_load(block.text))
+    ]
     chosen = [command for command in commands if command.startswith("pytest ")]
     assert len(chosen) == 5
     for command in chosen:
@@ -313,13 +331,13 @@ def test_what_workflows_run_passes_in_the_page_s_order(reader: Reader) -> None:
         assert (reader.folder / "results" / name).stat().st_size > 0
 
 
-def said(workflow: object) -> Iterator[str]:
-    """Every text in a workflow."""
+def strings_of(workflow: object) -> Iterator[str]:
+    """Yield every string in a workflow."""
     if isinstance(workflow, str):
         yield workflow.strip()
     elif isinstance(workflow, (dict, list)):
         for part in workflow.values() if isinstance(workflow, dict) else workflow:
-            yield from said(part)
+            yield from strings_of(part)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -331,8 +349,8 @@ def test_programs_compile(page: Path) -> None:
             json.loads(block.text)
 
 
-def test_every_language_is_known() -> None:
-    """So that no block escapes by being called something else."""
+def test_code_blocks_have_known_languages() -> None:
+    """A block in another language would not be run or checked."""
     for page in PAGES:
         languages = {block.language for block in blocks(page.read_text(encoding="utf-8"))}
         assert languages <= {"", "text", "python", "yaml", "json", "markdown", "bash"}, page
@@ -348,20 +366,20 @@ def generator() -> ModuleType:
     return module
 
 
-def test_the_page_of_options_is_what_the_code_says(generator: ModuleType) -> None:
+def test_options_page_is_current(generator: ModuleType) -> None:
     page = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
     assert page == generator.options_page(), "run `python docs/generate.py`"
 
 
-def test_every_field_of_a_row_is_told_in_order() -> None:
+def test_records_page_lists_every_field_in_order() -> None:
     text = (ROOT / "docs" / "records.md").read_text(encoding="utf-8")
     table = text.partition("| field | meaning |")[2].partition("\n\n")[0]
-    told = [field for row in table.splitlines()[2:] for field in re.findall(r"`(\w+)`", row.split("|")[1])]
-    assert told == [field.name for field in dataclasses.fields(RolloutRecord)]
+    listed = [field for row in table.splitlines()[2:] for field in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert listed == [field.name for field in dataclasses.fields(RolloutRecord)]
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_says_what_it_is_for(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_every_verb_has_usage_and_arguments(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"usage: python -m pytest_core_rollouts {verb} ")
@@ -369,7 +387,7 @@ def test_every_verb_says_what_it_is_for(verb: str, capsys: pytest.CaptureFixture
     assert all(line.strip() == "" or len(line) <= 100 for line in text.splitlines())
 
 
-def test_every_verb_is_in_some_page() -> None:
+def test_docs_show_every_verb() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert [verb for verb in VERBS if f"python -m pytest_core_rollouts {verb}" not in text] == []
     named = set(re.findall(r"python -m pytest_core_rollouts ([a-z-]+)", text))

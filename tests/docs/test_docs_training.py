@@ -1,4 +1,4 @@
-"""Every command and program in docs/training.md, run as it stands; every field that it names is written."""
+"""Every command and program in docs/training.md runs as it is, and every field that it names is written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "training.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 REAL = ("--core embedded", "--agent codex")
-"""What commands say that need the codex program."""
+"""Parts of commands that need the codex program."""
 
 
 def blocks(language: str) -> list[str]:
@@ -55,7 +55,7 @@ class Shell:
         }
 
     def run(self, command: str, **replaced: str) -> str:
-        """What it prints."""
+        """Run a command. Returns what it printed."""
         for old, new in replaced.items():
             command = command.replace(old, new)
         return self._run(["bash", "-c", command], command)
@@ -76,23 +76,23 @@ class Shell:
 def shell(tmp_path: Path) -> Iterator[Shell]:
     def script(body: Mapping[str, Any]) -> Script:
         even = int(body["metadata"]["sample"]) % 2 == 0
-        said = {
+        message = {
             "id": "i",
             "type": "message",
             "role": "assistant",
             "content": [{"type": "output_text", "text": "Done."}],
         }
-        return Script(answer=b'{"answer": "%s"}' % (b"coral" if even else b"dusk"), items=[said])
+        return Script(answer=b'{"answer": "%s"}' % (b"coral" if even else b"dusk"), items=[message])
 
     with FakeCore(script=script) as core:
         yield Shell(tmp_path, core)
 
 
-def test_what_needs_no_agent_program(shell: Shell) -> None:
+def test_commands_that_need_no_agent_program(shell: Shell) -> None:
     [loop, collect, groups, batch, messages] = commands(real=False)
     engine = blocks("python")[0]
-    told = shell.run(loop, **{"grpo_bandit.py": "grpo_bandit.py --agent toy --steps 2"})
-    assert "runs/grpo_bandit.jsonl" in told
+    printed = shell.run(loop, **{"grpo_bandit.py": "grpo_bandit.py --agent toy --steps 2"})
+    assert "runs/grpo_bandit.jsonl" in printed
     shell.run(collect)
     assert shell.python(engine).count("\n") == 24
     assert blocks("text")[1] == shell.run(groups)
@@ -105,10 +105,10 @@ def test_what_needs_no_agent_program(shell: Shell) -> None:
     shell.run(messages)
     assert len(shell.lines("messages.jsonl")) == 32
 
-    the_fields_are_those_that_are_written(shell)
+    check_fields(shell)
 
 
-def the_fields_are_those_that_are_written(shell: Shell) -> None:
+def check_fields(shell: Shell) -> None:
     [group, *_], [conversation, *_] = shell.lines("groups.jsonl"), shell.lines("messages.jsonl")
     assert fields("group") == list(group)
     assert fields("sample") == [*group["samples"][0], "exchanges"]
@@ -118,14 +118,14 @@ def the_fields_are_those_that_are_written(shell: Shell) -> None:
 
 
 def fields(what: str) -> list[str]:
-    """The fields in the table of a group, a sample, ..."""
+    """Return the fields in the table of a group, a sample, ..."""
     table = TEXT.partition(f"| field of a{'n' if what[0] == 'e' else ''} {what} |")[2].partition("\n\n")[0]
     return [field for row in table.splitlines()[2:] for field in re.findall(r"`(\w+)`", row.split("|")[1])]
 
 
 @needs_codex
 @pytest.mark.slow
-def test_what_needs_codex(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_that_need_codex(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "examples")
     from policy_server import Policy, PolicyServer
 
@@ -134,10 +134,12 @@ def test_what_needs_codex(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None
     policy = Policy(["riddle-north"], ["coral", "dusk"])
     with PolicyServer(policy, shell.env["MODEL_API_KEY"]) as server:
         shell.run(collect, **{"http://127.0.0.1:9000": server.base_url.partition("/rollouts")[0]})
-    told = shell.run(tokens)
-    assert told == "exported 1 group, 4 samples\n"
+    printed = shell.run(tokens)
+    assert printed == "exported 1 group, 4 samples\n"
     [group] = shell.lines("tokens.jsonl")
     assert {sample["rollout_id"] for sample in group["samples"]} == set(policy.sampled) == set(server.requests)
+    _, embedded, sequences = blocks("python")[:3]
+    assert shell.python(sequences).count("[0, 1, 0, 1]") + shell.python(sequences).count("[0, 1]\n") >= 4
     first = group["samples"][0]["exchanges"][0]
     assert fields("exchange") == list(first)
     assert json.loads(first["request"])["return_token_ids"] is True
@@ -146,6 +148,10 @@ def test_what_needs_codex(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None
         assert [one["token_ids"] for one in sample["exchanges"]] == [[policy.actions.index(chosen.action)], [2]]
         kept = exchanges(shell.folder / "captures", sample["rollout_id"], None)
         assert list(kept) == [], "of another Session"
+    with PolicyServer(Policy(["riddle-north"], ["coral", "dusk"]), shell.env["MODEL_API_KEY"]) as server:
+        address = server.base_url.partition("/rollouts")[0]
+        assert shell.python(embedded.replace("http://127.0.0.1:9000", address)).startswith("riddle-north (")
+    assert {path.suffix for path in (shell.folder / "captures").iterdir()} == {".jsonl"}
     shell.run(loop)
     shell.run(tokens_of_loop)
     assert [group["labels"] for group in shell.lines("tokens.jsonl")] == [{"policy": str(n // 2)} for n in range(4)]

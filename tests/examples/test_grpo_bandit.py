@@ -1,4 +1,4 @@
-"""The example of a training loop: that it learns, and from what."""
+"""The example of a training loop learns, and every request belongs to the rollout that it names."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.records.rows import read_records
+from pytest_core_rollouts import CoreError, Engine, RolloutRecord, read_records
 from tests.support.agents import needs_codex
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -21,14 +20,13 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.fixture(autouse=True)
 def examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(EXAMPLES)
-    monkeypatch.setenv("POLICY_API_KEY", "policy-key-0123456789")
     yield
     for name in ("grpo_bandit", "policy_server", "toy_core"):
         sys.modules.pop(name, None)
 
 
 def train(out: Path, *arguments: str) -> tuple[Any, list[RolloutRecord]]:
-    """The policy's server after training, and the rows."""
+    """Train. Returns the policy's server and the rows."""
     import grpo_bandit
 
     server = grpo_bandit.train(grpo_bandit.parse_arguments([*arguments, "--out", str(out)]))
@@ -36,7 +34,7 @@ def train(out: Path, *arguments: str) -> tuple[Any, list[RolloutRecord]]:
 
 
 def rewards(rows: list[RolloutRecord]) -> list[dict[str, float | None]]:
-    """Of each version of the policy: reward by what the sample is, whatever the run is called."""
+    """Return the rewards of each version of the policy, by task and sample."""
 
     def version(row: RolloutRecord) -> int:
         return int(row.labels["policy"])
@@ -50,7 +48,7 @@ def mean(step: dict[str, float | None]) -> float:
     return sum(known) / len(known)
 
 
-def test_the_mean_reward_rises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mean_reward_rises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server, rows = train(tmp_path / "out.jsonl", "--agent", "toy", "--steps", "8", "--seed", "1")
     means = list(map(mean, rewards(rows)))
     assert len(means) == 8
@@ -61,7 +59,7 @@ def test_the_mean_reward_rises(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def check_attribution(server: Any, rows: list[RolloutRecord]) -> None:
-    """Every request names a rollout of the JSONL, and was answered by the version that its row is labelled with."""
+    """Check that every request names a rollout of the JSONL, and was answered by the version in its label."""
     assert {row.status for row in rows} == {"completed"}
     assert set(server.requests) == {row.rollout_id for row in rows} == set(server.policy.sampled)
     for row in rows:
@@ -71,8 +69,27 @@ def check_attribution(server: Any, rows: list[RolloutRecord]) -> None:
         assert row.settings["protocol"] == "responses"
 
 
+def test_toy_agent_runs_if_the_embedded_core_can_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise CoreError("the codex program is not installed")
+
+    monkeypatch.setattr(Engine, "prepare", refuse)
+    _, rows = train(tmp_path / "out.jsonl", "--steps", "1")
+    assert "agent: toy (the codex program is not installed)" in capsys.readouterr().out
+    assert {row.harness for row in rows} == {"default"}
+    with pytest.raises(SystemExit, match="not installed\nTo run without sandboxes, use --agent toy"):
+        train(tmp_path / "out.jsonl", "--steps", "1", "--agent", "codex")
+
+
+def test_capture_needs_a_real_agent(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="--capture: requires a real agent"):
+        train(tmp_path / "out.jsonl", "--agent", "toy", "--capture", str(tmp_path / "captures"))
+
+
 @pytest.mark.slow
-def test_thirty_steps_within_three_minutes(tmp_path: Path) -> None:
+def test_thirty_steps_take_at_most_three_minutes(tmp_path: Path) -> None:
     start = time.monotonic()
     _, rows = train(tmp_path / "out.jsonl", "--agent", "toy")
     assert time.monotonic() - start < 180
@@ -83,8 +100,8 @@ def test_thirty_steps_within_three_minutes(tmp_path: Path) -> None:
 
 @needs_codex
 @pytest.mark.slow
-def test_codex_gives_the_same_rewards(tmp_path: Path) -> None:
-    """The agent in between changes nothing: the policy decides, by seed, version and sample."""
+def test_codex_and_the_toy_agent_get_the_same_rewards(tmp_path: Path) -> None:
+    """A sample depends only on the seed, the policy's version and the sample number."""
     server, rows = train(tmp_path / "codex.jsonl", "--agent", "codex", "--steps", "3")
     check_attribution(server, rows)
     assert {row.harness for row in rows} == {"codex"}
@@ -92,13 +109,13 @@ def test_codex_gives_the_same_rewards(tmp_path: Path) -> None:
     assert rewards(rows) == rewards(train(tmp_path / "toy.jsonl", "--agent", "toy", "--steps", "3")[1])
 
 
-def test_an_update_makes_what_was_good_more_likely() -> None:
+def test_update_makes_a_good_answer_more_likely() -> None:
     from policy_server import Policy
 
     policy = Policy(["riddle-a"], ["x", "y"])
     chosen = policy.act("run.riddle-a.agent.0", "riddle-a")
     assert chosen.probabilities == {"x": 0.5, "y": 0.5}
-    policy.update({"run.riddle-a.agent.0": 1.0, "a rollout that never asked": -1.0})
+    policy.update({"run.riddle-a.agent.0": 1.0, "a rollout without a request": -1.0})
     assert policy.probabilities("riddle-a")[chosen.action] == pytest.approx(0.7310586)  # softmax of 0.5 and -0.5
     policy.act("run.riddle-a.agent.0", "riddle-a")
     assert policy.sampled["run.riddle-a.agent.0"].version == policy.version == 1
