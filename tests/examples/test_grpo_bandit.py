@@ -72,10 +72,14 @@ def check_attribution(server: Any, rows: list[RolloutRecord]) -> None:
 def test_toy_agent_runs_if_the_embedded_core_can_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise CoreError("the codex program is not installed")
+    prepare = Engine.prepare
 
-    monkeypatch.setattr(Engine, "prepare", refuse)
+    def refuse_embedded(engine: Engine, *arguments: Any) -> None:
+        if engine.parts.core.is_ours:
+            raise CoreError("the codex program is not installed")
+        prepare(engine, *arguments)
+
+    monkeypatch.setattr(Engine, "prepare", refuse_embedded)
     _, rows = train(tmp_path / "out.jsonl", "--steps", "1")
     assert "agent: toy (the codex program is not installed)" in capsys.readouterr().out
     assert {row.harness for row in rows} == {"default"}
