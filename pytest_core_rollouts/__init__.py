@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from pytest_core_rollouts.grading.comparing import Tolerance as Tolerance
     from pytest_core_rollouts.grading.sandbox import run_in_sandbox as run_in_sandbox
     from pytest_core_rollouts.grading.threads import GraderFailed as GraderFailed
-    from pytest_core_rollouts.records.errors import RecordsError as RecordsError
+    from pytest_core_rollouts.records.record import RecordsError as RecordsError
     from pytest_core_rollouts.records.record import RolloutRecord as RolloutRecord
     from pytest_core_rollouts.records.rows import read_records as read_records
     from pytest_core_rollouts.rollout.attempts import Outcome as Outcome
     from pytest_core_rollouts.tasks.files import InputFile as InputFile
     from pytest_core_rollouts.tasks.files import TaskError as TaskError
-    from pytest_core_rollouts.tasks.load_tasks import load_tasks as load_tasks
     from pytest_core_rollouts.tasks.matrix import Agent as Agent
     from pytest_core_rollouts.tasks.matrix import MatrixError as MatrixError
     from pytest_core_rollouts.tasks.matrix import Rollout as Rollout
     from pytest_core_rollouts.tasks.task import Task as Task
     from pytest_core_rollouts.tasks.task import load_task as load_task
+    from pytest_core_rollouts.tasks.task import load_tasks as load_tasks
     from pytest_core_rollouts.tasks.task_settings import Network as Network
     from pytest_core_rollouts.tasks.task_settings import Xfail as Xfail
     from pytest_core_rollouts.training.groups import advantages as advantages

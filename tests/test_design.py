@@ -11,7 +11,11 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "pytest_core_rollouts"
 FILES = sorted(PACKAGE.rglob("*.py"))
 KNOW_PYTEST = {"plugin.py", "hookspecs.py", "options", "collecting", "running", "checking"}
-ALONE = {"agents_api": {"text"}, "embedded": {"secret_values"}, "grading": {"_deprecated", "embedded"}}
+ALONE = {
+    "agents_api": {"strict_json", "text"},
+    "embedded": {"secret_values"},
+    "grading": {"_deprecated", "embedded", "strict_json"},
+}
 """Parts that import nothing else of ours, but for what stands here."""
 
 

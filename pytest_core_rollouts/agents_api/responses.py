@@ -10,6 +10,8 @@ from types import NoneType
 from typing import Any, NoReturn, TypeGuard, TypeVar
 from urllib.parse import urlsplit
 
+from pytest_core_rollouts.strict_json import InvalidJSON, read_json
+
 from .errors import AgentsAPIError, APIStatusError, InvalidResponse, NotACore, printable
 from .retry import retry_after_seconds, unix_time
 
@@ -94,9 +96,9 @@ class Reply:
 def json_object(call: Call, reply: Reply) -> dict[str, Any]:
     """Return the JSON object in a successful reply. Raises InvalidResponse."""
     try:
-        value = _JSON.decode(reply.body.decode("utf-8-sig", "surrogatepass"))
-    except (ValueError, RecursionError) as error:
-        invalid(call, reply, f"expected JSON, got {reply.shape} ({printable(str(error), 120)})")
+        value = read_json(reply.body, surrogates=True)
+    except InvalidJSON as error:
+        invalid(call, reply, f"expected JSON, got {reply.shape} ({printable(error.problem, 120)})")
     if not isinstance(value, dict):
         invalid(call, reply, f"expected a JSON object, got a {type(value).__name__}")
     return value
@@ -133,13 +135,6 @@ def invalid(call: Call, reply: Reply, problem: str) -> NoReturn:
 def _fits_a_url(value: object) -> TypeGuard[str]:
     """Whether an id can be a segment of a path: `.` and `..` would be resolved away, surrogates have no bytes."""
     return isinstance(value, str) and 0 < len(value) <= 1000 and value.isprintable() and value not in (".", "..")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-_JSON = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 # Error statuses

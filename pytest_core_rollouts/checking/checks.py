@@ -16,8 +16,8 @@ from typing import Any, Final
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.comparing import render_path, size
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
-from pytest_core_rollouts.tasks.findings import UNFINISHED, WARNINGS
 from pytest_core_rollouts.tasks.task import Task
+from pytest_core_rollouts.tasks.task_settings import UNFINISHED, WARNINGS
 from pytest_core_rollouts.text import reward_text
 
 ANSWER: Final = "/workspace/outputs/answer.json"

@@ -19,8 +19,8 @@ from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.options.settings import settings_key
 from pytest_core_rollouts.running.session_run import project_folders
 from pytest_core_rollouts.tasks.folders import looks_like_task, settings_of_pytest, utf8_name
+from pytest_core_rollouts.tasks.grader_file import as_grade
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
-from pytest_core_rollouts.tasks.own_graders import as_grade
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import Network
 

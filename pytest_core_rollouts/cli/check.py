@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from pytest_core_rollouts.checking import runs as check_runs
 from pytest_core_rollouts.checking.checks import Finding, Soundness, silenced
 from pytest_core_rollouts.embedded.hidden import hide
-from pytest_core_rollouts.tasks.findings import FINDINGS
 from pytest_core_rollouts.tasks.task import Task
+from pytest_core_rollouts.tasks.task_settings import FINDINGS
 from pytest_core_rollouts.text import escaped, one_line
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from pytest_core_rollouts.cli import CommandError
-from pytest_core_rollouts.records.errors import RecordsError
 from pytest_core_rollouts.records.kept_folders import UPLOAD_HINT, kept_folder
+from pytest_core_rollouts.records.record import RecordsError
 from pytest_core_rollouts.training.conversations import (
     CaptureError,
     Exchange,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_core_rollouts.cli import CommandError
-from pytest_core_rollouts.tasks.findings import UNFINISHED
+from pytest_core_rollouts.tasks.task_settings import UNFINISHED
 
 HELP = "Make the folder of a new task; three files in it are for you to edit."
 

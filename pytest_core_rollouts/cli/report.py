@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_core_rollouts.cli import CommandError
-from pytest_core_rollouts.records.errors import RecordsError
-from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
 from pytest_core_rollouts.records.rows import check_lasting, read_records
 from pytest_core_rollouts.report.changes import changes
 from pytest_core_rollouts.report.html import HtmlReportError, write_html

@@ -17,7 +17,6 @@ from pytest_core_rollouts.engine.preflight import why_skipped
 from pytest_core_rollouts.options.settings import Settings, settings_key
 from pytest_core_rollouts.rollout.attempts import Outcome
 from pytest_core_rollouts.tasks.files import TaskError
-from pytest_core_rollouts.tasks.findings import UNFINISHED
 from pytest_core_rollouts.tasks.folders import (
     is_task_folder,
     leads_back,
@@ -28,6 +27,7 @@ from pytest_core_rollouts.tasks.folders import (
 )
 from pytest_core_rollouts.tasks.matrix import Agent
 from pytest_core_rollouts.tasks.task import Task, load_task
+from pytest_core_rollouts.tasks.task_settings import UNFINISHED
 from pytest_core_rollouts.text import name_problem, one_line, printable
 
 ids_key = pytest.StashKey[dict[str, Path]]()

@@ -16,9 +16,8 @@ from typing import Any, Protocol
 from pytest_core_rollouts.agents_api.fault_policies import LocalFault
 from pytest_core_rollouts.grading.answers import TEXT_LIMIT, Answer, Grade, read_answer
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
-from pytest_core_rollouts.records.errors import RecordsError
 from pytest_core_rollouts.records.kept_files import read_kept_files
-from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
 from pytest_core_rollouts.records.rows import check_lasting, effective, read_located, record_at
 from pytest_core_rollouts.results.summary import slim
 from pytest_core_rollouts.rollout.attempts import Grader, KeepFiles, Outcome

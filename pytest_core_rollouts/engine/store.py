@@ -9,12 +9,9 @@ from typing import Any
 
 from pytest_core_rollouts.engine.caps import Caps
 from pytest_core_rollouts.engine.resume import Resumed
-from pytest_core_rollouts.records.errors import RecordsError
-from pytest_core_rollouts.records.hiding import hide_reasons
-from pytest_core_rollouts.records.item_files import keep_items
-from pytest_core_rollouts.records.kept_files import keep_files
-from pytest_core_rollouts.records.masking import Masker
-from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.kept_files import keep_files, keep_items
+from pytest_core_rollouts.records.masking import Masker, hide_reasons
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
 from pytest_core_rollouts.records.rows import append, check_writable, effective, read_located
 from pytest_core_rollouts.tasks.matrix import Rollout
 

@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from pytest_core_rollouts.grading.answer_json import DEPTH_LIMIT, NUMBER_LIMIT, InvalidJSON, parse_json
 from pytest_core_rollouts.grading.comparing import (
     DEFAULT_TOLERANCE,
     MISSING,
@@ -42,6 +41,7 @@ from pytest_core_rollouts.grading.comparing import (
     nfc,
     render_path,
 )
+from pytest_core_rollouts.strict_json import DEPTH_LIMIT, NUMBER_LIMIT, InvalidJSON, parse_json
 
 __all__ = [
     "ANSWER_LIMIT",

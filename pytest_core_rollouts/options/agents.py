@@ -18,6 +18,7 @@ from pytest_core_rollouts.options.declared import OPTIONS
 from pytest_core_rollouts.options.values import OptionValues
 from pytest_core_rollouts.records.masking import is_credential
 from pytest_core_rollouts.secret_values import is_secret
+from pytest_core_rollouts.strict_json import InvalidJSON, read_json
 from pytest_core_rollouts.tasks.folders import fs_name
 from pytest_core_rollouts.tasks.matrix import DEFAULT, HARNESS_PROTOCOLS, MODELLESS, Agent, MatrixError, check_distinct
 from pytest_core_rollouts.tasks.task_settings import looks_secret
@@ -113,13 +114,9 @@ def _harness_config(text: str) -> tuple[str, str, Any]:
     if harness not in HARNESS_PROTOCOLS or harness in MODELLESS:
         raise ValueError(f"names no harness that takes parameters: {harness!r}")
     try:
-        return harness, key, json.loads(value, parse_constant=_refuse)
-    except ValueError:
+        return harness, key, read_json(value.encode("utf-8", "surrogatepass"), surrogates=True)
+    except InvalidJSON:
         raise ValueError(f"has no JSON after the '='; a text needs its quotes: {key}={json.dumps(value)}") from None
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
 
 
 # Keys

@@ -19,7 +19,7 @@ from pytest_core_rollouts.options.activation import any_option, roots_of
 from pytest_core_rollouts.options.agents import EMBEDDED, agents_from_options, model_key_names, refuse_keys, secure_url
 from pytest_core_rollouts.options.declared import BY_NAME
 from pytest_core_rollouts.options.values import LayeredSetting, OptionValues
-from pytest_core_rollouts.records.errors import RecordsError
+from pytest_core_rollouts.records.record import RecordsError
 from pytest_core_rollouts.report.html import HtmlReportError, require_jinja
 from pytest_core_rollouts.results.gate import AllowedErrors, Gate, parse_gate
 from pytest_core_rollouts.secret_values import is_secret

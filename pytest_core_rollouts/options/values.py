@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
-from pytest_core_rollouts.grading.answer_json import InvalidJSON, parse_json
 from pytest_core_rollouts.options.declared import BY_NAME
 from pytest_core_rollouts.results.gate import AllowedErrors, Gate, GateError, parse_gate
+from pytest_core_rollouts.strict_json import InvalidJSON, parse_json
 from pytest_core_rollouts.tasks.folders import fs_name
 from pytest_core_rollouts.tasks.matrix import FailedTurns
 from pytest_core_rollouts.tasks.task_settings import Network

@@ -5,11 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_plus
 
 from pytest_core_rollouts.secret_values import is_secret
+
+if TYPE_CHECKING:
+    from pytest_core_rollouts.grading.answers import Grade
 
 MASK = "[masked]"
 
@@ -105,3 +109,27 @@ def _forms(secret: str) -> Iterator[str]:
         inner = base64.b64encode(bytes(offset) + data)[first:last].decode()
         yield inner
         yield inner.replace("+", "-").replace("/", "_")
+
+
+# What `--rollout-hide-expected` leaves out
+
+HIDDEN = "(hidden)"
+"""Stands in a row for what was expected."""
+
+
+class Withheld(Exception):
+    """Stands for what a grader raised, with the place where it did; `str()` tells its type alone."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__}, its text left out (--rollout-hide-expected)")
+        self.__traceback__ = error.__traceback__
+
+
+def hide_reasons(reasons: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The reasons of a row without what was expected."""
+    return [{**reason, "expected": HIDDEN} for reason in reasons]
+
+
+def hide_note(grade: Grade) -> Grade:
+    """A grade without a note of the grader's own."""
+    return grade if grade.note is None else replace(grade, note=f"the grader's note is {HIDDEN}")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, get_args
 
-from pytest_core_rollouts.records.errors import RecordsError
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.records.masking import Masker
+from pytest_core_rollouts.strict_json import InvalidJSON, read_json
 
 __all__ = [
     "INTERRUPTED",
@@ -36,6 +37,24 @@ INTERRUPTED = "the run was interrupted"
 
 ROW_START = b'{"rollout_id"'
 """How every row begins."""
+
+
+class RecordsError(Exception):
+    """A records file that cannot be read or written; the text names the file (and line) and says what to do."""
+
+
+class RecordsWarning(UserWarning):
+    """Something in a records file, or in one that belongs to it, was passed over: its writer died in it."""
+
+
+def warn(text: str) -> None:
+    """Warn, and no more than that where warnings are errors (`-W error`): what a dead writer left stops nobody."""
+    try:
+        warnings.warn(text, RecordsWarning, stacklevel=4)
+    except RecordsWarning:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", RecordsWarning)
+            warnings.warn(text, RecordsWarning, stacklevel=4)
 
 
 class NotJSON(RecordsError):
@@ -238,14 +257,11 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def parse_row(line: bytes) -> Any:
+    """Return the value of a line. Raises NotJSON."""
     try:
-        return json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise NotJSON(f"not JSON ({error})") from None
-
-
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON")
+        return read_json(line)
+    except InvalidJSON as error:
+        raise NotJSON(f"not JSON ({error.problem})") from None
 
 
 def tokens_of(usage: Mapping[str, Any] | None) -> int | None:

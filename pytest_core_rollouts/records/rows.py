@@ -22,11 +22,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_core_rollouts.records.errors import RecordsError, warn
-from pytest_core_rollouts.records.item_files import read_items
+from pytest_core_rollouts.records.kept_files import read_items
 from pytest_core_rollouts.records.kept_folders import missing_text
 from pytest_core_rollouts.records.masking import Masker
-from pytest_core_rollouts.records.record import ROW_START, ItemsMode, NotJSON, RolloutRecord, parse_row
+from pytest_core_rollouts.records.record import (
+    ROW_START,
+    ItemsMode,
+    NotJSON,
+    RecordsError,
+    RolloutRecord,
+    parse_row,
+    warn,
+)
 
 __all__ = ["append", "check_writable", "effective", "read_located", "read_records", "record_at"]
 

@@ -23,7 +23,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pytest_core_rollouts.records.whole_files import whole_file
+from pytest_core_rollouts.records.kept_files import whole_file
 from pytest_core_rollouts.report.html_data import details, index, scan
 from pytest_core_rollouts.results.comparison import Baseline
 

@@ -13,8 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_core_rollouts.records.errors import RecordsError
-from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
 from pytest_core_rollouts.records.rows import read_records
 from pytest_core_rollouts.results import passing as statistics
 from pytest_core_rollouts.results import significance

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.records.errors import RecordsError
-from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
 from pytest_core_rollouts.report.html import HtmlReport, HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import append_summary, markdown
 from pytest_core_rollouts.report.markdown import terminal as terminal_table

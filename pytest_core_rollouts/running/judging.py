@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_core_rollouts.records.errors import RecordsError
-from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
 from pytest_core_rollouts.report.changes import changes, detectable_changes
 from pytest_core_rollouts.results.comparison import Baseline, Comparison, comparisons, load_baseline, power
 from pytest_core_rollouts.results.gate import Identity, Judgment, judge

@@ -7,9 +7,9 @@ from typing import Any
 from pytest_core_rollouts.collecting.collect import RolloutItem
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.threads import GraderFailed
-from pytest_core_rollouts.records.hiding import Withheld, hide_note
+from pytest_core_rollouts.records.masking import Withheld, hide_note
+from pytest_core_rollouts.tasks.grader_file import as_grade
 from pytest_core_rollouts.tasks.matrix import Rollout
-from pytest_core_rollouts.tasks.own_graders import as_grade
 from pytest_core_rollouts.tasks.task import Task
 
 

@@ -26,7 +26,7 @@ from pytest_core_rollouts.grading.threads import GRADE_SECONDS, GraderFailed, wi
 from pytest_core_rollouts.tasks.grader_process import GraderProcess, ProcessEnded, ProcessTooSlow
 
 if TYPE_CHECKING:
-    from pytest_core_rollouts.tasks.own_graders import OwnGrader
+    from pytest_core_rollouts.tasks.grader_file import OwnGrader
 
 PROCESSES: Final = max(2, min(4, os.cpu_count() or 1))
 BUSY: Final = 0.8
@@ -102,7 +102,8 @@ class GraderPool:
                         break
                     fresh, alone = True, not broke.by_itself
             if by_machine:
-                raise GraderFailed(f"{failure}; others used up the machine; run fewer rollouts at once, then grade again")
+                advice = "run fewer rollouts at once, then grade again"
+                raise GraderFailed(f"{failure}; others used up the machine; {advice}")
             if not self._is_sound(grader, task, rollout):
                 raise GraderFailed(failure)
         graded = "a missing answer" if task.expected is None else "a missing answer and the expected one"

@@ -152,7 +152,8 @@ class GraderProcess:
     def _end(self, hint: signal.Signals | None) -> tuple[int, list[tuple[str, int]], int]:
         """Kill the process. Returns its exit code, where it was (SIGABRT makes it write that down), and its memory."""
         process, folder = self._process, self._folder
-        assert process is not None and folder is not None
+        assert process is not None
+        assert folder is not None
         if hint is not None:
             process.send_signal(hint)
         peak_bytes = _reap(process, TRACE_SECONDS)
@@ -167,7 +168,8 @@ class GraderProcess:
         """Processor time that the process has had, in seconds; 0 where the system does not say."""
         assert self._process is not None
         try:
-            return time.clock_gettime(~self._process.pid << 3 | 2)  # as clock_getcpuclockid(3) makes it, which Python lacks
+            # as clock_getcpuclockid(3) makes it, which Python lacks
+            return time.clock_gettime(~self._process.pid << 3 | 2)
         except OSError:
             return 0.0
 
@@ -275,12 +277,12 @@ def _pickled(task: Any) -> bytes | None:
 
 
 def _environment() -> dict[str, str]:
-    """The environment, with the places to hide (`embedded.hidden`), without what changes with each of pytest's items."""
+    """The environment, with the places to hide (`embedded.hidden`), without what changes with each pytest item."""
     return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 
 
 def _working_directory() -> str | None:
     try:
-        return os.getcwd()
+        return str(Path.cwd())
     except FileNotFoundError:
         return None

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import lru_cache
 from itertools import groupby
-from pytest_core_rollouts.tasks.task_settings import Network
 from typing import TYPE_CHECKING, Any, Literal
+
+from pytest_core_rollouts.tasks.task_settings import Network
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.tasks.task import Task

@@ -18,20 +18,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
+from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_core_rollouts.grading.answers import ANSWER_LIMIT, Answer, Grade, check_expected, grade_answer
 from pytest_core_rollouts.grading.comparing import DEFAULT_TOLERANCE, KeyRule, Tolerance
-from pytest_core_rollouts.grading.answer_json import InvalidJSON, parse_json
 from pytest_core_rollouts.grading.rules import rules_by_path
-from pytest_core_rollouts.tasks.strict_yaml import SIZE_LIMIT, Invalid, YamlError, check, text
-from pytest_core_rollouts.tasks.folders import GRADED_BY, is_task, utf8_name
-from pytest_core_rollouts.tasks.answer_copies import answer_copies
+from pytest_core_rollouts.strict_json import InvalidJSON, parse_json
 from pytest_core_rollouts.tasks.files import (
     FILE_LIMIT,
     LINE_ENDINGS,
@@ -44,9 +43,19 @@ from pytest_core_rollouts.tasks.files import (
     read_text,
     size_problem,
 )
-from pytest_core_rollouts.tasks.own_graders import OwnGrader, load_grader
-from pytest_core_rollouts.tasks.packing import UNPACK, Pack
-from pytest_core_rollouts.tasks.task_settings import FromEnv, Network, Outputs, Xfail
+from pytest_core_rollouts.tasks.folders import (
+    GRADED_BY,
+    is_task,
+    is_task_folder,
+    leads_back,
+    settings_of_pytest,
+    task_id,
+    utf8_name,
+)
+from pytest_core_rollouts.tasks.grader_file import OwnGrader, load_grader
+from pytest_core_rollouts.tasks.packing import UNPACK, Pack, answer_copies
+from pytest_core_rollouts.tasks.strict_yaml import SIZE_LIMIT, Invalid, YamlError, check, text
+from pytest_core_rollouts.tasks.task_settings import UNFINISHED, FromEnv, Network, Outputs, Xfail
 from pytest_core_rollouts.tasks.task_yaml import RULES, check_grading, read_settings
 from pytest_core_rollouts.text import name_problem
 
@@ -381,3 +390,48 @@ def _read_solution(folder: Path) -> tuple[InputFile | None, tuple[str, ...]]:
         raise TaskError(f"{script}: is blank; write the solution, or remove the file")
     warnings = (f"{script}: {LINE_ENDINGS}",) if "\r\n" in content else ()
     return InputFile.of("solution/solve.sh", read_file(script, FILE_LIMIT), script), warnings
+
+
+NOT_SEARCHED: Final = ("*.egg", ".*", "_darcs", "build", "CVS", "dist", "node_modules", "venv", "{arch}")
+"""Folders that pytest does not look into (its default of `norecursedirs`)."""
+
+
+def load_tasks(root: Path | str) -> list[Task]:
+    """Load every task below a folder, with the ids that a pytest session gives them, in its order.
+
+    A task's id is its path below `root`: `orders-json`, `sql/joins`. A folder that is a task itself is the only one,
+    with its name as id. Other files and folders are left alone.
+
+    Raises TaskError for a faulty or unfinished task, and if there is none.
+    """
+    folder = Path(os.path.normpath(Path(root).absolute()))
+    if not folder.is_dir():
+        raise TaskError(f"{folder}: not a folder; name the folder that holds the tasks")
+    tasks = [_load(path, folder) for path in ([folder] if is_task(folder) else _task_folders(folder, folder))]
+    if not tasks:
+        raise TaskError(f"{folder}: holds no tasks; a task is a folder with instruction.md and expected.json")
+    return tasks
+
+
+def _task_folders(folder: Path, root: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if not path.is_dir() or any(fnmatch(path.name, pattern) for pattern in NOT_SEARCHED):
+            continue
+        if path.is_symlink() and leads_back(path, [root]):
+            continue
+        if is_task_folder(path, [root]):
+            yield path
+        else:
+            yield from _task_folders(path, root)
+
+
+def _load(path: Path, root: Path) -> Task:
+    name = task_id(path, [root], root)
+    if (problem := name_problem(name)) is not None:
+        raise TaskError(f"{path}: {problem}")
+    if settings := settings_of_pytest(path):
+        raise TaskError(f"{settings[0]}: a task folder is data and can't configure pytest; move the file away")
+    task = load_task(path, name)
+    if UNFINISHED in f"{task.instruction}{task.expected}":
+        raise TaskError(f"{path}: unfinished, it still contains {UNFINISHED}")
+    return task

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
-
-from pytest_core_rollouts.tasks.path_patterns import PathPattern
 
 MIB: Final = 1024 * 1024
 
@@ -103,3 +102,96 @@ class Xfail:
     def applies_to(self, harness: str, model: str, agent: str | None) -> bool:
         named = ((self.harnesses, harness), (self.models, model), (self.agents, agent))
         return all(value in wanted for wanted, value in named if wanted)
+
+
+# Findings of `check` that `silence` can name
+
+UNFINISHED: Final = "TODO(new-task)"
+"""Stands in a scaffold where something is still to be written."""
+
+FINDINGS: Final = {
+    "load": "the task can't be loaded",
+    "unfinished": "a part of the scaffold is still to be written",
+    "output-path": "the instruction does not name /workspace/outputs/answer.json",
+    "key-not-named": "the instruction does not name a key of the expected answer",
+    "nested-key-not-named": "a key further down stands neither in the instruction nor in a file",
+    "answer-in-instruction": "the instruction holds every expected value",
+    "answer-in-file": "one file holds every expected value, or is a copy of the expected answer",
+    "expected-fails": "the expected answer itself does not earn 1",
+    "wrong-answer-passes": "an answer that is wrong earns 1",
+    "grader-fails": "the grader raises, takes too long, or gives no reward",
+    "zero-tolerance": "an expected 0.0 with a relative tolerance: 0 is the only match",
+    "env-unlisted": "a variable of this machine that is neither listed in rollout_task_env nor secret",
+    "no-solution": "there is no solution/solve.sh, so nothing shows that the task can be solved",
+    "solution-fails": "the solution does not earn 1",
+    "solution-unstable": "the solution gives another answer each time",
+    "nop-passes": "an agent that does nothing earns a reward",
+    "warning": "something about the task's files will not arrive as it is",
+    "silence-unused": "a finding is silenced that is not there",
+}
+"""Codes and what they mean."""
+
+WARNINGS: Final = frozenset(
+    ("nested-key-not-named", "zero-tolerance", "env-unlisted", "no-solution", "warning", "silence-unused")
+)
+"""Codes that are worth a look and no reason to fail."""
+
+
+# Patterns of paths
+
+_TOKEN = re.compile(r"\*\*/|\*\*|.", re.DOTALL)
+
+
+class PathPattern:
+    """A pattern: `*` and `?` stand for characters of one name, `**` for any characters, `**/` for any folders."""
+
+    def __init__(self, written: str) -> None:
+        self.written = written
+        self._next: dict[str, int] = defaultdict(int)
+        """By character, the places that it leads on from."""
+        self._one_of_name = self._loops_in_name = self._loops = self._folder = self._in_folder = 0
+        self._skip_one = self._skip_two = 0
+        """Places that may be left without a character."""
+        place = 1
+        for token in _TOKEN.findall(written):
+            place = self._add(token, place)
+        self._end = place
+
+    def _add(self, token: str, place: int) -> int:
+        """Add a token at this place. Returns the place behind it."""
+        if token == "**/":  # two places: where a folder begins, and within its name
+            self._folder |= place
+            self._in_folder |= place << 1
+            self._skip_two |= place
+            return place << 2
+        if token in ("*", "**"):
+            self._loops_in_name |= place
+            self._loops |= place if token == "**" else 0
+            self._skip_one |= place
+        elif token == "?":
+            self._one_of_name |= place
+        else:
+            self._next[token] |= place
+        return place << 1
+
+    def matches(self, path: str) -> bool:
+        """Return whether the whole path matches."""
+        places = self._skipped(1)
+        for character in path:
+            on = places & self._next.get(character, 0)
+            if character == "/":
+                stay = (places & self._loops) | (places & self._in_folder) >> 1
+            else:
+                on |= places & (self._one_of_name | self._folder)
+                stay = places & (self._loops_in_name | self._in_folder)
+            places = on << 1 | stay
+            if not places:
+                return False
+            places = self._skipped(places)
+        return bool(places & self._end)
+
+    def _skipped(self, places: int) -> int:
+        """These places, and those that can be reached from them without a character."""
+        while (more := places | (places & self._skip_one) << 1 | (places & self._skip_two) << 2) != places:
+            places = more
+        return places

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_core_rollouts.tasks.findings import FINDINGS
-from pytest_core_rollouts.grading.comparing import KeyRule, Tolerance
 from pytest_core_rollouts.grading.answers import check_expected
+from pytest_core_rollouts.grading.comparing import KeyRule, Tolerance
 from pytest_core_rollouts.grading.rules import BadRule, rules_by_path
 from pytest_core_rollouts.tasks.strict_yaml import (
     Invalid,
@@ -27,7 +26,7 @@ from pytest_core_rollouts.tasks.strict_yaml import (
     text,
     texts,
 )
-from pytest_core_rollouts.tasks.task_settings import RUN_KEYS, FromEnv, Network, Outputs, Xfail, looks_secret
+from pytest_core_rollouts.tasks.task_settings import FINDINGS, RUN_KEYS, FromEnv, Network, Outputs, Xfail, looks_secret
 
 
 def read_settings(path: Path, content: bytes, expected: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -110,7 +109,7 @@ def _domains(value: Any) -> tuple[str, ...]:
         raise Invalid("at least one domain is due; for none, write network: disabled")
     for index, domain in enumerate(domains):
         if not re.fullmatch(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", domain):
-            raise Invalid(f"{domain!r} is no domain; write it alone (data.example.com), without scheme, port or path", (index,))
+            raise Invalid(f"invalid domain {domain!r}; write only the host name, such as x.example", (index,))
     return domains
 
 
@@ -137,7 +136,7 @@ def _variable_name(name: Any) -> str:
 
 
 def _from_env(variable: str, value: FromEnv | Mapping[str, Any]) -> FromEnv:
-    given = {key: item for key, item in vars(value).items() if item is not None} if isinstance(value, FromEnv) else value
+    given: Mapping[str, Any] = value if isinstance(value, Mapping) else _without_none(vars(value))
     names = {"name": _variable_name} if isinstance(value, FromEnv) else {"from_env": _variable_name}
     checked = check(mapping(given), {**names, "secret": _boolean})
     name = checked.get("name", checked.get("from_env"))
@@ -146,6 +145,10 @@ def _from_env(variable: str, value: FromEnv | Mapping[str, Any]) -> FromEnv:
     if name.upper() in RUN_KEYS:
         raise Invalid(f"{name} holds a key of the run itself, which no task may take; give the task its own variable")
     return FromEnv(name, checked.get("secret", looks_secret(variable) or looks_secret(name)))
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _boolean(value: Any) -> bool:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_core_rollouts.records.errors import warn
-from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.record import RolloutRecord, warn
 from pytest_core_rollouts.training.groups import Group, Sample
 
 Message = dict[str, Any]

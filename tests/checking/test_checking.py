@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.checking.checks import Finding, Soundness, silenced
-from pytest_core_rollouts.tasks.findings import FINDINGS, WARNINGS
 from pytest_core_rollouts.tasks.task import Task, load_task
+from pytest_core_rollouts.tasks.task_settings import FINDINGS, WARNINGS
 
 INSTRUCTION = """\
 Add up `/workspace/sales.csv`.

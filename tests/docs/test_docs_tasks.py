@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.tasks.findings import FINDINGS
-from pytest_core_rollouts.tasks.own_graders import ARGUMENTS
+from pytest_core_rollouts.tasks.grader_file import ARGUMENTS
 from pytest_core_rollouts.tasks.strict_yaml import load_yaml
+from pytest_core_rollouts.tasks.task_settings import FINDINGS
 from pytest_core_rollouts.tasks.task_yaml import RULES
 
 DOC = Path(__file__).parents[2] / "docs" / "tasks.md"

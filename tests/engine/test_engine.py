@@ -15,7 +15,7 @@ from pytest_core_rollouts.engine.core_access import CoreUnreachable
 from pytest_core_rollouts.engine.engine import Engine
 from pytest_core_rollouts.engine.runs import Group, RunEnded
 from pytest_core_rollouts.grading.answers import Answer, Grade
-from pytest_core_rollouts.records.errors import RecordsError
+from pytest_core_rollouts.records.record import RecordsError
 from pytest_core_rollouts.records.rows import read_records
 from pytest_core_rollouts.tasks.matrix import Agent, MatrixError, Rollout
 from pytest_core_rollouts.tasks.task import Task

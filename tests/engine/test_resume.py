@@ -10,8 +10,7 @@ import pytest
 
 from pytest_core_rollouts.engine.resume import Resumed, Verdict, changes, resume_command
 from pytest_core_rollouts.grading.answers import Answer, Grade
-from pytest_core_rollouts.records.errors import RecordsError
-from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
 from pytest_core_rollouts.records.rows import append
 from pytest_core_rollouts.rollout.progress import Progress, lost_record
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout

@@ -11,9 +11,9 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pytest_core_rollouts.grading.answer_json import InvalidJSON, parse_json
 from pytest_core_rollouts.grading.answers import Answer, check_expected, grade_answer, read_answer
 from pytest_core_rollouts.grading.comparing import DEFAULT_TOLERANCE, Tolerance
+from pytest_core_rollouts.strict_json import InvalidJSON, parse_json
 
 steady = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 

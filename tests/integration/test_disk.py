@@ -166,7 +166,7 @@ ITEMS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("where", ["inline", "files", "none"])
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=len)
 def test_items(project: Project, core: FakeCore, where: str, workers: tuple[str, ...]) -> None:
-    from pytest_core_rollouts.records.errors import RecordsWarning
+    from pytest_core_rollouts.records.record import RecordsWarning
     from pytest_core_rollouts.records.rows import read_records
 
     project.task("a")

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.grading.answers import Answer, Grade
-from pytest_core_rollouts.records.errors import RecordsError
 from pytest_core_rollouts.records.kept_files import keep_files, read_kept_files
 from pytest_core_rollouts.records.masking import Masker
+from pytest_core_rollouts.records.record import RecordsError
 from pytest_core_rollouts.tasks.matrix import Rollout
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import Outputs
@@ -164,7 +164,7 @@ import os
 from pathlib import Path
 from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.records.rows import append
-from pytest_core_rollouts.records.item_files import keep_items
+from pytest_core_rollouts.records.kept_files import keep_items
 from pytest_core_rollouts.records.kept_files import keep_files
 from pytest_core_rollouts.records.masking import Masker
 from pytest_core_rollouts.report.html import write_html

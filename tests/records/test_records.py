@@ -18,9 +18,8 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records.errors import RecordsError, RecordsWarning
 from pytest_core_rollouts.records.masking import MASK, Masker
-from pytest_core_rollouts.records.record import SCHEMA, RolloutRecord, count_planned
+from pytest_core_rollouts.records.record import SCHEMA, RecordsError, RecordsWarning, RolloutRecord, count_planned
 from pytest_core_rollouts.records.rows import append, check_writable, effective, read_records
 from pytest_core_rollouts.results.summary import slim
 

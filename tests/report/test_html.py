@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records.errors import RecordsError
-from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
 from pytest_core_rollouts.records.rows import append
 from pytest_core_rollouts.report import html_data
 from pytest_core_rollouts.report.html import HtmlReportError, write_html

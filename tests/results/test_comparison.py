@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records.errors import RecordsError
-from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
 from pytest_core_rollouts.records.rows import append
 from pytest_core_rollouts.report.changes import changes, detectable_changes
 from pytest_core_rollouts.results.comparison import (

@@ -10,9 +10,9 @@ import pytest
 from pytest_core_rollouts.checking.checks import Soundness, silenced
 from pytest_core_rollouts.tasks.files import InputFile, TaskError
 from pytest_core_rollouts.tasks.task import Task, load_task
-from pytest_core_rollouts.tasks.findings import FINDINGS
-from tests.support.fake_core import FakeCore
+from pytest_core_rollouts.tasks.task_settings import FINDINGS
 from tests.integration.conftest import Project, core, outcomes, project, text_of
+from tests.support.fake_core import FakeCore
 
 __all__ = ["core", "project"]  # fixtures
 

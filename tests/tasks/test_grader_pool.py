@@ -18,14 +18,14 @@ from pytest_core_rollouts.embedded.hidden import hidden_places, hide
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.comparing import Reason
 from pytest_core_rollouts.grading.threads import GraderFailed
-from pytest_core_rollouts.tasks.matrix import Agent, Rollout
-from pytest_core_rollouts.tasks.task_settings import Network
-from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks import grader_process
 from pytest_core_rollouts.tasks.grader_pool import AnswerBrokeGrader, GraderPool
 from pytest_core_rollouts.tasks.grader_process import GraderProcess
+from pytest_core_rollouts.tasks.matrix import Agent, Rollout
+from pytest_core_rollouts.tasks.task import Task
+from pytest_core_rollouts.tasks.task_settings import Network
 from tests.support.running import alive, until
-from tests.tasks.test_own_graders import task_with
+from tests.tasks.test_grader_file import task_with
 
 GOOD = "def grade(answer):\n    return answer.value['x']\n"
 SPARES_MISSING = "    if answer.problem:\n        return 0\n"

@@ -15,8 +15,8 @@ from pytest_core_rollouts.tasks.matrix import (
     new_run_id,
     slug,
 )
-from pytest_core_rollouts.tasks.task_settings import Network
 from pytest_core_rollouts.tasks.task import Task
+from pytest_core_rollouts.tasks.task_settings import Network
 
 ODD_NAMES = [
     "openai/gpt-5:free", "a[b]", "qwen:32b", "my model (v2)", "m#1", "a and b", "../../x", "a.", ".hidden", "CON ",

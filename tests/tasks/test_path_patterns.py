@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_core_rollouts.tasks.path_patterns import PathPattern
+from pytest_core_rollouts.tasks.task_settings import PathPattern
 
 
 @pytest.mark.parametrize(

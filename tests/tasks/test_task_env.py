@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.checking.checks import Soundness
+from pytest_core_rollouts.tasks.files import TaskError
 from pytest_core_rollouts.tasks.strict_yaml import YamlError
 from pytest_core_rollouts.tasks.task import Task
-from pytest_core_rollouts.tasks.files import TaskError
 from pytest_core_rollouts.tasks.task_settings import FromEnv
 from pytest_core_rollouts.tasks.task_yaml import read_settings
-from tests.support.fake_core import FakeCore
 from tests.integration.conftest import Project, core, outcomes, project, text_of
+from tests.support.fake_core import FakeCore
 
 __all__ = ["core", "project"]  # fixtures
 

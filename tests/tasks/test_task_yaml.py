@@ -146,11 +146,11 @@ def test_an_empty_file_says_nothing() -> None:
         ("network: {allowed_domains: data.example.com}", "network.allowed_domains: a list of texts is due"),
         (
             "network: {allowed_domains: [a.org, https://b.org/x]}",
-            "network.allowed_domains[1]: 'https://b.org/x' is no domain",
+            "network.allowed_domains[1]: invalid domain 'https://b.org/x'",
         ),
         (
             "network: {allowed_domains: ['a.org:443']}",
-            "network.allowed_domains[0]: 'a.org:443' is no domain; write it alone",
+            "network.allowed_domains[0]: invalid domain 'a.org:443'; write only the host name",
         ),
         # Environment
         ("env: [A]", "env: a mapping of names to values is due, not a list"),

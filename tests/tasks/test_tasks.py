@@ -15,10 +15,10 @@ import pytest
 
 from pytest_core_rollouts.grading.answers import ANSWER_LIMIT
 from pytest_core_rollouts.grading.comparing import DEFAULT_TOLERANCE, Tolerance
-from pytest_core_rollouts.tasks.task import INSTRUCTION_LIMIT, Task, load_task
 from pytest_core_rollouts.tasks.files import InputFile, TaskError
-from pytest_core_rollouts.tasks.task_settings import Network, Xfail
 from pytest_core_rollouts.tasks.folders import is_task
+from pytest_core_rollouts.tasks.task import INSTRUCTION_LIMIT, Task, load_task
+from pytest_core_rollouts.tasks.task_settings import Network, Xfail
 
 MIB = 1024 * 1024
 
@@ -195,9 +195,9 @@ def test_an_instruction_is_sent_as_it_is(folder: Path, content: bytes, text: str
     [
         (b"", "not valid JSON: the file is empty (line 1, column 1)"),
         (b"{", "not valid JSON: "),
-        (b'{"x": NaN}', "not valid JSON: NaN is no JSON number"),
-        (b'{"x": Infinity}', "not valid JSON: Infinity is no JSON number"),
-        (b'{"x": 1e999}', "not valid JSON: a number beyond a float"),
+        (b'{"x": NaN}', "not valid JSON: NaN is not a JSON number"),
+        (b'{"x": Infinity}', "not valid JSON: Infinity is not a JSON number"),
+        (b'{"x": 1e999}', "not valid JSON: a number too large for a float"),
         (b'{"x": 1, "x": 2}', 'not valid JSON: duplicate key "x"'),
         (b'{"x": "\xff"}', "not valid JSON: byte 7 is not UTF-8"),
         (b"[" * 101 + b"]" * 101, "not valid JSON: nested more than 100 levels deep"),

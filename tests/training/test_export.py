@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records.errors import RecordsWarning
-from pytest_core_rollouts.records.item_files import keep_items
+from pytest_core_rollouts.records.kept_files import keep_items
 from pytest_core_rollouts.records.masking import Masker
+from pytest_core_rollouts.records.record import RecordsWarning
 from tests.support.exporting import Exporter, write
 from tests.support.rows import run
 from tests.support.trajectories import conversation

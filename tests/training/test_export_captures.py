@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records.errors import RecordsWarning
-from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.record import RecordsWarning, RolloutRecord
 from tests.support.exporting import Exporter, capture, exchange, write
 from tests.support.rows import run
 

@@ -12,9 +12,9 @@ import pytest
 
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.comparing import Reason
-from pytest_core_rollouts.tasks.task import Task, load_task
 from pytest_core_rollouts.tasks.files import TaskError
-from pytest_core_rollouts.tasks.own_graders import as_grade, load_grader
+from pytest_core_rollouts.tasks.grader_file import as_grade, load_grader
+from pytest_core_rollouts.tasks.task import Task, load_task
 
 ROLLOUT = object()
 
