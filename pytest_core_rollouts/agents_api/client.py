@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
 
-from .address import normalize_base_url
+from .address import require_secure_url
 from .errors import AgentsAPIError, APIStatusError, InvalidResponse, ShortRead, StreamLost, TooLarge
 from .responses import Call, Reply, checked_id, invalid, json_object, not_a_core, page
 from .retry import RetryPolicy, retrying
@@ -56,8 +56,8 @@ class Client:
     `transport` sends the requests, by default over HTTP/1.1 and through the proxy that the environment names.
     The client closes it.
 
-    Raises ValueError for a base URL or key that can't work. Every method raises AgentsAPIError.
-    A call that is cancelled ends at once.
+    Raises ValueError for a base URL or key that can't work, and for http to another machine: the key would be readable.
+    Every method raises AgentsAPIError. A call that is cancelled ends at once.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Client:
     ) -> None:
         from .transport import Transport  # imports httpx, which most pytest runs don't need
 
-        self.base_url = normalize_base_url(base_url)
+        self.base_url = require_secure_url(base_url)
         self.retry = retry or RetryPolicy()
         self.deadline: float | None = None
         self.waited_s = 0.0

@@ -9,8 +9,8 @@ from typing import Final
 from pytest_core_rollouts.checking.checks import Finding
 from pytest_core_rollouts.embedded.hidden import Places
 from pytest_core_rollouts.engine.core_access import CoreAccess, EmbeddedOptions
-from pytest_core_rollouts.engine.engine import Engine, Parts
-from pytest_core_rollouts.engine.grading import Grading
+from pytest_core_rollouts.engine.engine import Engine
+from pytest_core_rollouts.engine.parts import Grading, Parts
 from pytest_core_rollouts.engine.preflight import why_skipped
 from pytest_core_rollouts.engine.store import RowStore
 from pytest_core_rollouts.records.record import RolloutRecord

@@ -5,53 +5,30 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_core_rollouts.agents_api.address import require_secure_url
 from pytest_core_rollouts.embedded.hidden import Places, find_places, hide, merge_places
 from pytest_core_rollouts.engine.caps import Caps
-from pytest_core_rollouts.engine.core_access import CoreAccess, EmbeddedOptions, LazyClient, run_in_thread
-from pytest_core_rollouts.engine.grading import FunctionGrading, Grading, TaskGrading
+from pytest_core_rollouts.engine.core_access import CoreAccess, CoreError, EmbeddedOptions, LazyClient, run_in_thread
+from pytest_core_rollouts.engine.parts import Defaults, Parts, make_parts
 from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, Pool, PoolStopped
 from pytest_core_rollouts.engine.preflight import check_agent, model_key, why_skipped
-from pytest_core_rollouts.engine.replay import Replay, Replayer
-from pytest_core_rollouts.engine.resume import Resumed
+from pytest_core_rollouts.engine.replay import Replayer
 from pytest_core_rollouts.engine.runs import Run, RunEnded
-from pytest_core_rollouts.engine.store import RowStore
 from pytest_core_rollouts.records.record import RolloutRecord, count_planned
 from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
 from pytest_core_rollouts.rollout.attempts import Grader, Outcome, RolloutRunner
 from pytest_core_rollouts.rollout.session_deletion import Sweep, sweep
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.rollout.witnesses import Witnesses
+from pytest_core_rollouts.tasks.grader_pool import POOL
 from pytest_core_rollouts.tasks.matrix import Agent, FailedTurns, Rollout, check_distinct, new_run_id, slug
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import Network
-
-if TYPE_CHECKING:
-    pass
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What an engine is built of. `Engine(...)` makes them from its arguments; a pytest session makes its own."""
-
-    core: CoreAccess
-    store: RowStore
-    grading: Grading = field(default_factory=TaskGrading)
-    concurrency: int = 4
-    keep_items: bool = True
-    """Whether trajectories are read from the Core and stored."""
-    keep_results: bool = True
-    """Whether outcomes carry trajectories to whoever reads them; rows have them in either case."""
-    resumed: Resumed | None = None
-    """An earlier run to be continued: its results are reused, or its answers graded again."""
-    replay: Replay | None = None
-    """Recorded rollouts to be graded again: nothing is run."""
-    prepares: bool = True
-    """Whether each submit prepares what it needs. False: the caller does, with `prepare`, in one of its processes."""
 
 
 class Engine:
@@ -68,10 +45,12 @@ class Engine:
     * `failed_turns`: what a Turn counts as that failed for a reason which the Core does not name: "missing" or, so
       that no policy gains by it, "zero".
     * `max_time`, `max_tokens`: nothing starts any more after so many seconds or tokens.
-    * `max_waiting`: `submit` blocks while more results than this wait to be read or to be run.
+    * `max_waiting`: `submit` blocks while this many rollouts, or more, wait to be run or to be read.
 
-    Raises ValueError for a URL that would carry the key unencrypted to another machine, or no key; RecordsError if
-    `out` can't be written.
+    Raises ValueError for a URL that would carry the key unencrypted to another machine, for no key, and for a number
+    below 1; RecordsError if `out` can't be written.
+
+    Safe to use from several threads. Close it, or use it in a `with` statement.
     """
 
     def __init__(
@@ -94,9 +73,9 @@ class Engine:
         if not api_key:
             raise ValueError("api_key: must not be empty")
         core = CoreAccess(require_secure_url(base_url), api_key)
-        parts = _parts(core, concurrency, out, save, grade, Caps(max_time, max_tokens))
+        parts = make_parts(core, concurrency, out, save, grade, Caps(max_time, max_tokens))
         parts.store.check_writable()
-        self._build(parts, _Defaults(timeout, network or Network.disabled(), retries, failed_turns), max_waiting)
+        self._build(parts, Defaults(timeout, network or Network.disabled(), retries, failed_turns), max_waiting)
         core.connect()  # refuses a malformed URL or key
 
     @classmethod
@@ -115,7 +94,7 @@ class Engine:
         max_tokens: int | None = None,
         max_waiting: int | None = None,
     ) -> Engine:
-        """An engine on its own Core on this machine, which starts with the first rollout and ends with the engine.
+        """Make an engine with its own Core on this machine, started with the first rollout, ended by `close`.
 
         * `capture`: a folder that gets a JSONL of each rollout's requests to its model.
         * `model_params`: merged into each of these requests; `{sample}` and `{rollout_id}` are filled in.
@@ -125,44 +104,51 @@ class Engine:
         """
         options = EmbeddedOptions(None if capture is None else Path(capture), dict(model_params or {}))
         core = CoreAccess(None, None, embedded=options)
-        parts = _parts(core, concurrency, out, save, grade, Caps(max_time, max_tokens))
+        parts = make_parts(core, concurrency, out, save, grade, Caps(max_time, max_tokens))
         parts.store.check_writable()
-        return cls.of(parts, _Defaults(timeout, Network.disabled(), retries, None), max_waiting)
+        return cls.of(parts, Defaults(timeout, Network.disabled(), retries, None), max_waiting)
 
     @classmethod
-    def of(cls, parts: Parts, defaults: _Defaults | None = None, max_waiting: int | None = None) -> Engine:
-        """An engine built of these parts. Sends nothing yet."""
+    def of(cls, parts: Parts, defaults: Defaults | None = None, max_waiting: int | None = None) -> Engine:
+        """Make an engine of these parts, for pytest sessions and `check`. Sends nothing yet."""
         engine = cls.__new__(cls)
-        engine._build(parts, defaults or _Defaults(), max_waiting)
+        engine._build(parts, defaults or Defaults(), max_waiting)
         return engine
 
-    def _build(self, parts: Parts, defaults: _Defaults, max_waiting: int | None) -> None:
+    def _build(self, parts: Parts, defaults: Defaults, max_waiting: int | None) -> None:
         self.parts = parts
         self.limit = AdaptiveLimit()
         """How many rollouts may be in flight on a Core or a model that throttles."""
         if parts.core.api_key:
             parts.store.mask([parts.core.api_key])
+        if max_waiting is not None and max_waiting < 1:
+            raise ValueError(f"max_waiting: expected a positive integer, got {max_waiting}")
         self._defaults = defaults
         self._max_waiting = max_waiting
-        self._keys: dict[tuple[str, str], str] = {}
-        """Keys of agents' models, by run id and agent slug."""
-        self._runs: dict[str, Run] = {}
+        self._keys: dict[str, str] = {}
+        """Keys of agents' models, by the id of each rollout that has not finished."""
+        self._runs: set[Run] = set()
+        """Runs with results that are still to come, or that `max_waiting` counts."""
         self._used_ids: set[str] = set()
         self._hidden: set[str] = set()
         self._show_again: list[Callable[[], None]] = []
         """Each ends what a run hides from sandboxes."""
         self._room = threading.Condition()
+        """Guards `_runs` and their plans; notified when there may be room for more. Taken before a run's own lock."""
+        self._preparing = threading.RLock()
         self._checked: set[str] = set()
         """Slugs of agents that this Core can run."""
         self._prepared: set[str] = set()
         """Harnesses for which the Core is known to be ready."""
+        self._captured_without: set[str] = set()
+        """Secrets that captures don't show."""
         self._closed: str | None = None
         store, grading = parts.store, parts.grading
         self._runner = RolloutRunner(
-            grade=grading.grade,
+            grade=lambda task, answer, rollout: grading.grade(task, answer, _without_key(rollout)),
             save=store.save,
             keep_files=store.save_files if store.path is not None else None,
-            model_key=lambda rollout: self._keys.get((rollout.run_id, rollout.agent.slug)),
+            model_key=lambda rollout: self._keys.get(rollout.rollout_id),
             core_is_ours=parts.core.is_ours,
             keep_items=parts.keep_items,
             adaptive_limit=self.limit,
@@ -226,10 +212,27 @@ class Engine:
         labels: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Run:
-        """`submit` for asyncio: waits for room, and for the Core, without blocking the loop."""
-        run, rollouts = self._plan(tasks, agents, samples, labels or {}, timeout)
-        await asyncio.get_running_loop().run_in_executor(None, self._start, run, rollouts)
-        return run
+        """`submit` for asyncio: waits for room, and for the Core, in its own thread. If cancelled, nothing is run."""
+        abandoned = threading.Event()
+
+        def submit() -> Run:
+            run, rollouts = self._plan(tasks, agents, samples, labels or {}, timeout)
+            self._start(run, rollouts, abandoned=abandoned)
+            if abandoned.is_set():
+                run.cancel()
+            return run
+
+        # Not in the loop's executor: submits that wait there for room could keep out the work that makes room.
+        thread = ThreadPoolExecutor(1, "rollouts-submit")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(thread, submit)
+        except asyncio.CancelledError:
+            abandoned.set()
+            with self._room:
+                self._room.notify_all()
+            raise
+        finally:
+            thread.shutdown(wait=False)
 
     def submit_rollouts(
         self, rollouts: Iterable[Rollout], *, run: Run | None = None, maybe_finished: Collection[str] = ()
@@ -239,21 +242,26 @@ class Engine:
         * `run`: the run to add them to. None: a new one, for which all rollouts must have one run id.
         * `maybe_finished`: ids of rollouts that another process may have finished; their rows are looked up first.
 
-        Raises as `submit` does, and ValueError for a task that a pytest session would skip.
+        A rollout has every setting resolved: the engine's `timeout`, `network`, `retries` and `failed_turns` don't
+        apply to it. Raises as `submit` does, and ValueError for a task that a pytest session would skip, two rollouts
+        of one id, or a wrong run id.
         """
         given = list(rollouts)
+        _require_distinct(given)
         for rollout in given:
             self._require_runnable(rollout)
+        run_ids = {rollout.run_id for rollout in given}
         if run is None:
-            run_ids = {rollout.run_id for rollout in given}
             if len(run_ids) != 1:
-                raise ValueError(f"expected rollouts of one run, got {len(run_ids)}")
+                raise ValueError(f"rollouts: expected one run id, got {len(run_ids)}")
             run = self.new_run(run_ids.pop())
+        elif wrong := run_ids - {run.run_id}:
+            raise ValueError(f"rollouts: expected run id {run.run_id!r}, got {wrong.pop()!r}")
         self._start(run, given, maybe_finished)
         return run
 
     def new_run(self, run_id: str | None = None) -> Run:
-        """A run without rollouts, for `submit_rollouts`. Raises ValueError for an id that can't be part of names."""
+        """Make a run without rollouts, for `submit_rollouts`. Raises ValueError for an invalid id."""
         if run_id is not None and (run_id != slug(run_id, dots=False) or len(run_id) > 40):
             raise ValueError(f"run_id: expected at most 40 of A-Z a-z 0-9 - _, got {run_id!r}")
         return Run(run_id or self._new_run_id(), self._on_read, self._end_in_flight)
@@ -266,7 +274,10 @@ class Engine:
 
         Raises MatrixError, CoreError or RecordsError. Repeating it costs nothing.
         """
-        pairs = list(rollouts)
+        with self._preparing:
+            self._prepare(list(rollouts), places)
+
+    def _prepare(self, pairs: Sequence[tuple[Task | None, Agent]], places: Places | None) -> None:
         core, store = self.parts.core, self.parts.store
         agents = list({agent.slug: agent for _, agent in pairs}.values())
         core.require()
@@ -274,15 +285,22 @@ class Engine:
             check_agent(agent, embedded=core.is_ours)
             model_key(agent)
         tasks = list({task.id: task for task, _ in pairs if task is not None}.values())
-        store.mask([secret for task in tasks for secret in task.secrets])
+        secrets = {secret for task in tasks for secret in task.secrets}
+        store.mask(secrets)
         if not core.is_ours:
             core.reach()
             return
+        keys = {key for agent in agents if (key := model_key(agent)) is not None}
+        if core.started and core.embedded is not None and core.embedded.capture and secrets - self._captured_without:
+            # The Core's process has the secrets that it masks in captures from its start.
+            raise CoreError(
+                "capture: the secrets of these tasks were not known when the Core started, so captures would show "
+                "them; submit these tasks first, or leave out `capture`"
+            )
         if new := {agent.harness for agent in agents} - self._prepared:
-            secrets = [secret for task in tasks for secret in task.secrets]
-            keys = [key for agent in agents if (key := model_key(agent)) is not None]
             core.start(new, places=places or self._places(tasks), secrets=[*secrets, *keys])
             store.mask([core.api_key] if core.api_key else [])
+            self._captured_without |= secrets
             self._prepared |= new
 
     # ---- the end
@@ -292,22 +310,27 @@ class Engine:
 
         What has finished by then can still be read.
         """
-        for run in list(self._runs.values()):
+        with self._room:
+            runs = list(self._runs)
+        for run in runs:
             run._end(reason)
             self._end_in_flight(run)
         self._pool.stop(reason)
 
     def close(self) -> None:
-        """Stop everything, and the embedded Core with it."""
+        """Stop everything, and the embedded Core with it. What has finished by then can still be read."""
         with self._room:
             if self._closed is not None:
                 return
             self._closed = "the engine was closed"
             self._room.notify_all()
-        self.stop(self._closed)
-        self.parts.core.close()
-        for show_again in self._show_again:
-            show_again()
+        try:
+            self.stop(self._closed)
+        finally:
+            self.parts.core.close()
+            POOL.close_idle()
+            for show_again in self._show_again:
+                show_again()
 
     def sweep(self, run_id: str, *, since: float, seconds: float, spare: str | None = None) -> Sweep:
         """Delete the Sessions that are left of a run. See `rollout.session_deletion.sweep`."""
@@ -361,8 +384,7 @@ class Engine:
         if not rollouts:
             skipped = "; ".join(run.skipped.values())
             raise ValueError(f"no rollouts to run: {skipped or 'no task was given'}")
-        if len({rollout.rollout_id for rollout in rollouts}) < len(rollouts):
-            raise ValueError("two tasks have the same id; give each task of a run its own")
+        _require_distinct(rollouts)
         return run, rollouts
 
     def _require_runnable(self, rollout: Rollout) -> None:
@@ -383,62 +405,93 @@ class Engine:
 
     # ---- starting
 
-    def _start(self, run: Run, rollouts: Sequence[Rollout], maybe_finished: Collection[str] = ()) -> None:
+    def _start(
+        self,
+        run: Run,
+        rollouts: Sequence[Rollout],
+        maybe_finished: Collection[str] = (),
+        abandoned: threading.Event | None = None,
+    ) -> None:
         if self.parts.replay is None and self.parts.prepares:
             self.prepare((rollout.task, rollout.agent) for rollout in rollouts)
+        self._learn(rollouts)
         with self._room:
-            self._room.wait_for(lambda: self._has_room or self._closed)
+            self._room.wait_for(lambda: self._has_room or self._closed or (abandoned and abandoned.is_set()))
             if self._closed is not None:
                 raise RunEnded(self._closed)
-            self._runs[run.run_id] = run
-        self._learn(run, rollouts)
-        fresh = {rollout.rollout_id for rollout in rollouts if rollout.attempt == 1}
-        known = {
-            rollout_id: Outcome(record)
-            for rollout_id, record in self.parts.store.finished(run.run_id, fresh & set(maybe_finished)).items()
-        }
-        to_run: list[Rollout] = []
-        for rollout in rollouts:
-            if rollout.rollout_id in known or (rollout.attempt > 1 or self.parts.resumed is None):
-                to_run += [] if rollout.rollout_id in known else [rollout]
-                continue
-            verdict = self.parts.resumed.verdict(rollout)
-            if verdict.action == "reuse":
-                known[rollout.rollout_id] = self._reuse(self.parts.resumed.reused(verdict), counts=verdict.counts)
-            else:
-                to_run.append(replace(rollout, attempt=verdict.attempt))
-        run._expect(rollouts)
-        for outcome in known.values():
-            run._add(outcome)
+            if abandoned is not None and abandoned.is_set():
+                return
+            run._expect(rollouts)
+            self._runs.add(run)
+            self._set_plan(run)
+        self.parts.store.caps.start()
         try:
+            known, to_run = self._split(run, rollouts, maybe_finished)
+            for outcome in known:
+                run._add(outcome)
+            self._on_read(run)
             self._pool.submit([_Job(rollout, run) for rollout in to_run])
         except PoolStopped as stopped:
+            run._end(str(stopped))
             raise RunEnded(str(stopped)) from None
+        except BaseException as error:
+            run._end(str(error) or repr(error))
+            raise
         if self._pool.fatal is not None and self._pool.in_flight == 0:
             run._end(self._pool.fatal)
+
+    def _split(
+        self, run: Run, rollouts: Sequence[Rollout], maybe_finished: Collection[str]
+    ) -> tuple[list[Outcome], list[Rollout]]:
+        """Return the outcomes that are known already, and the rollouts that have to run or be graded again."""
+        fresh = {rollout.rollout_id for rollout in rollouts if rollout.attempt == 1}
+        finished = self.parts.store.finished(run.run_id, fresh & set(maybe_finished))
+        resumed = self.parts.resumed
+        known: list[Outcome] = []
+        to_run: list[Rollout] = []
+        for rollout in rollouts:
+            if rollout.rollout_id in finished:
+                known.append(Outcome(finished[rollout.rollout_id]))
+            elif resumed is None or rollout.attempt > 1:
+                to_run.append(rollout)
+            elif (verdict := resumed.verdict(rollout)).action == "reuse":
+                known.append(self._reuse(resumed.reused(verdict), counts=verdict.counts))
+            else:
+                to_run.append(replace(rollout, attempt=verdict.attempt))
+        return known, to_run
 
     def _reuse(self, record: RolloutRecord, *, counts: bool) -> Outcome:
         if not counts:  # rows of other work came after it
             self.parts.store.save(record, ran=False)
         return Outcome(record, reused=True)
 
-    def _learn(self, run: Run, rollouts: Sequence[Rollout]) -> None:
-        """Note what a new submit brings: keys, secrets, what is planned, what sandboxes must hide."""
-        self.parts.store.caps.start()
+    def _learn(self, rollouts: Sequence[Rollout]) -> None:
+        """Note what new rollouts bring: keys, secrets, and what sandboxes must hide."""
         secrets: set[str] = set()
-        for rollout in rollouts:
-            agent = rollout.agent
-            known = (rollout.run_id, agent.slug) in self._keys or self.parts.replay is not None
-            if not known and (key := model_key(agent)) is not None:
-                self._keys[rollout.run_id, agent.slug] = key
-                secrets.add(key)
-        tasks = {id(rollout.task): rollout.task for rollout in rollouts}.values()
+        if self.parts.replay is None:
+            for rollout in rollouts:
+                if (key := model_key(rollout.agent)) is not None:
+                    self._keys[rollout.rollout_id] = key
+                    secrets.add(key)
+        tasks = list({id(rollout.task): rollout.task for rollout in rollouts}.values())
         secrets.update(secret for task in tasks for secret in task.secrets)
         self.parts.store.mask(secrets)
         if self.parts.prepares:
-            pairs = ((one.agent.slug, one.task.id) for one in (*run.rollouts, *rollouts))
+            self.hide(self._places(tasks))
+
+    def _set_plan(self, run: Run) -> None:
+        """Set what rows of this run record in `planned`. A pytest session sets it itself, for all its processes."""
+        if self.parts.prepares:
+            same_id = [one for one in self._runs if one.run_id == run.run_id]
+            pairs = ((rollout.agent.slug, rollout.task.id) for one in same_id for rollout in one.rollouts)
             self.parts.store.set_plan(run.run_id, count_planned(pairs))
-            self.hide(self._places(list(tasks)))
+
+    def _forget(self, run: Run) -> None:
+        """Drop a run that needs nothing more, and its plan: an engine may live for days. `_room` is held."""
+        if run in self._runs and not (run._unread if self._max_waiting is not None else run._awaited):
+            self._runs.discard(run)
+            if self.parts.prepares and all(other.run_id != run.run_id for other in self._runs):
+                self.parts.store.set_plan(run.run_id, {})
 
     def _places(self, tasks: Sequence[Task]) -> Places:
         out = self.parts.store.path
@@ -459,6 +512,7 @@ class Engine:
     async def _run_job(self, client: LazyClient, job: _Job, stop: Stop) -> Outcome | None:
         run, rollout = job.run, job.rollout
         if run._ended is not None:
+            self._keys.pop(rollout.rollout_id, None)
             return None
         if self._replayer is not None and self._is_graded_again(rollout):
             outcome = await self._replayer.run(rollout)
@@ -468,6 +522,8 @@ class Engine:
         except Exception as error:  # its row could not be saved, so its Session stays if it has an answer
             run.warnings.append(f"the Session of {rollout.rollout_id} may be left behind: {error}")
             raise
+        finally:
+            self._keys.pop(rollout.rollout_id, None)
         run.warnings += outcome.warnings
         if outcome.fatal is not None:  # every other rollout would meet it too
             self._pool.halt(outcome.fatal)
@@ -484,27 +540,29 @@ class Engine:
             if not self.parts.keep_results:
                 outcome = replace(outcome, record=replace(outcome.record, items=None))
             job.run._add(outcome)
+            self._on_read(job.run)
 
     def _on_end(self, reason: str) -> None:
-        for run in list(self._runs.values()):
-            run._end(reason)
-        self._on_read()
-
-    def _on_read(self) -> None:
-        """A result was read."""
         with self._room:
-            if self._max_waiting is not None or len(self._runs) > 1:
-                self._runs = {run_id: run for run_id, run in self._runs.items() if run._unread}
+            runs = list(self._runs)
+        for run in runs:
+            run._end(reason)
+            self._on_read(run)
+
+    def _on_read(self, run: Run) -> None:
+        """A result of the run was read, or came, or none will come: there may be room."""
+        with self._room:
+            self._forget(run)
             self._room.notify_all()
 
     def _end_in_flight(self, run: Run) -> None:
         """Ask the run's rollouts in flight to end."""
         self._pool.call_soon(lambda: run._stop.ask(CANCEL_SECONDS))
-        self._on_read()
+        self._on_read(run)
 
     @property
     def _has_room(self) -> bool:
-        return self._max_waiting is None or sum(run._unread for run in self._runs.values()) < self._max_waiting
+        return self._max_waiting is None or sum(run._unread for run in self._runs) < self._max_waiting
 
 
 @dataclass(frozen=True)
@@ -513,45 +571,13 @@ class _Job:
     run: Run
 
 
-@dataclass(frozen=True)
-class _Defaults:
-    """What a rollout gets if neither `submit` nor its task sets it."""
-
-    timeout: float = 900.0
-    network: Network = field(default_factory=Network.disabled)
-    retries: int = 1
-    failed_turns: FailedTurns | None = "missing"
-
-    def __post_init__(self) -> None:
-        if self.failed_turns not in ("missing", "zero", None):
-            raise ValueError(f"failed_turns: expected 'missing' or 'zero', got {self.failed_turns!r}")
-
-    def rollout(
-        self, task: Task, agent: Agent, sample: int, run_id: str, labels: Mapping[str, str], timeout: float | None
-    ) -> Rollout:
-        xfail = task.xfail
-        expected = xfail is not None and xfail.applies_to(agent.harness, agent.model, agent.name)
-        return Rollout(
-            task=task,
-            agent=agent,
-            sample=sample,
-            run_id=run_id,
-            timeout=timeout or task.timeout or self.timeout,
-            network=task.network or self.network,
-            retries=self.retries,
-            failed_turns=self.failed_turns,
-            labels=dict(labels),
-            xfail=(xfail.reason or "xfail") if expected and xfail is not None else None,
-        )
+def _require_distinct(rollouts: Sequence[Rollout]) -> None:
+    if len({rollout.rollout_id for rollout in rollouts}) < len(rollouts):
+        raise ValueError("two rollouts have the same id; give each task of a run its own id")
 
 
-def _parts(
-    core: CoreAccess,
-    concurrency: int,
-    out: Path | str | None,
-    save: Callable[[RolloutRecord], None] | None,
-    grade: Grader | None,
-    caps: Caps,
-) -> Parts:
-    store = RowStore(None if out is None else Path(out), also_to=save, caps=caps)
-    return Parts(core, store, TaskGrading() if grade is None else FunctionGrading(grade), concurrency)
+def _without_key(rollout: Rollout) -> Rollout:
+    """The rollout as graders see it: they may run in other processes, or run an agent's code."""
+    if rollout.agent.api_key is None:
+        return rollout
+    return replace(rollout, agent=replace(rollout.agent, api_key=None))

@@ -49,7 +49,7 @@ class Run:
     `on_read` is called when a result was read, `on_cancel` to end what is in flight.
     """
 
-    def __init__(self, run_id: str, on_read: Callable[[], None], on_cancel: Callable[[Run], None]) -> None:
+    def __init__(self, run_id: str, on_read: Callable[[Run], None], on_cancel: Callable[[Run], None]) -> None:
         self.run_id = run_id
         self.skipped: dict[str, str] = {}
         """Why each task that was skipped was skipped, by task id."""
@@ -144,6 +144,12 @@ class Run:
         return self._ended is not None or self._pending == 0
 
     @property
+    def _awaited(self) -> int:
+        """Rollouts whose results are still to come; 0 once the run has ended early."""
+        with self._changed:
+            return 0 if self._ended is not None else self._pending
+
+    @property
     def _unread(self) -> int:
         """Rollouts whose results are still to come or to be read; 0 once the run has ended early."""
         with self._changed:
@@ -183,7 +189,7 @@ class Run:
 
     def _read(self, outcome: Outcome | None) -> Outcome | None:
         if outcome is not None:
-            self._on_read()
+            self._on_read(self)
         return outcome
 
     def _notify(self) -> None:

@@ -60,8 +60,11 @@ class RowStore:
         self._plans: dict[str, Plan] = {}
 
     def set_plan(self, run_id: str, planned: Plan) -> None:
-        """Set what the rows of a run record in `planned`."""
-        self._plans[run_id] = planned
+        """Set what the rows of a run record in `planned`. An empty plan is forgotten."""
+        if planned:
+            self._plans[run_id] = planned
+        else:
+            self._plans.pop(run_id, None)
 
     def task_count(self, run_id: str) -> int:
         """Return how many tasks a run planned; 0 if its plan is not known."""

@@ -20,7 +20,8 @@ from pytest_core_rollouts.collecting.collect import ResultSource, RolloutItem
 from pytest_core_rollouts.embedded.hidden import Places, find_places
 from pytest_core_rollouts.engine.caps import Caps
 from pytest_core_rollouts.engine.core_access import CoreAccess, CoreError, CoreUnreachable, EmbeddedOptions
-from pytest_core_rollouts.engine.engine import Engine, Parts
+from pytest_core_rollouts.engine.engine import Engine
+from pytest_core_rollouts.engine.parts import Parts
 from pytest_core_rollouts.engine.pool import CANCEL_SECONDS
 from pytest_core_rollouts.engine.resume import Plan, Resumed, Verdict, resume_command
 from pytest_core_rollouts.engine.store import RowStore
