@@ -30,7 +30,7 @@ from pytest_core_rollouts import (
 )
 from pytest_core_rollouts.agents_api import Client
 from pytest_core_rollouts.embedded import launch
-from pytest_core_rollouts.rollout.session_request import session_body
+from pytest_core_rollouts.rollout.session_creation import session_body
 from tests.support.fake_core import FakeCore, Script
 
 SECRET = "token-of-the-task-8f1c"
