@@ -67,7 +67,7 @@ _MODULES = {
     "advantages": "training.groups",
     "grade_answer": "grading.answers",
     "load_task": "tasks.task",
-    "load_tasks": "tasks.load_tasks",
+    "load_tasks": "tasks.task",
     "read_records": "records.rows",
     "run_in_sandbox": "grading.sandbox",
 }
