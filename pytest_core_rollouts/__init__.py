@@ -55,7 +55,7 @@ _MODULES = {
     "Network": "tasks.task_settings",
     "Outcome": "rollout.attempts",
     "Reason": "grading.comparing",
-    "RecordsError": "records.errors",
+    "RecordsError": "records.record",
     "Rollout": "tasks.matrix",
     "RolloutRecord": "records.record",
     "Run": "engine.runs",
