@@ -32,7 +32,7 @@ def _duration(text: str) -> float:
     try:
         return duration(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def run(arguments: argparse.Namespace) -> int:

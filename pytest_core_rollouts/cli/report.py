@@ -61,7 +61,7 @@ def _check_lasting(files: Iterable[Path]) -> None:
 
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
     return int(text)
 
 

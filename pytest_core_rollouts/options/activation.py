@@ -1,4 +1,4 @@
-"""Whether rollouts are asked for. Imports next to nothing: every run of pytest, in any project, comes by here."""
+"""Whether rollouts are requested. Every run of pytest in any project imports this module, so it imports little."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pytest_core_rollouts.collecting import task_sources
 from pytest_core_rollouts.options.declared import OPTIONS
 from pytest_core_rollouts.tasks.folders import fs_name, names_tasks
 
-IN_WORKER: Final = "rollouts_asked"
-"""Where an xdist worker finds what its controller decided."""
+IN_WORKER: Final = "rollouts_requested"
+"""The key in `workerinput` under which an xdist worker finds what its controller decided."""
 
-asked_key = pytest.StashKey[bool]()
+requested_key = pytest.StashKey[bool]()
 
 
 def rollouts_requested(config: pytest.Config) -> bool:
-    """Whether rollouts were asked for: by an option, by the ini file, or by a path that means tasks."""
-    if asked_key not in config.stash:
-        config.stash[asked_key] = _decide(config)
-    return config.stash[asked_key]
+    """Return True if rollouts are requested by an option, by the ini file, or by a path that leads to tasks."""
+    if requested_key not in config.stash:
+        config.stash[requested_key] = _decide(config)
+    return config.stash[requested_key]
 
 
 def any_option(config: pytest.Config) -> bool:
-    """Whether one of our options was given; ini keys do not count."""
+    """Return True if one of the plugin's options was given; ini keys do not count."""
     return any(config.getoption(option.dest) is not None for option in OPTIONS)
 
 
 def roots_of(config: pytest.Config) -> tuple[Path, ...]:
-    """The folders that hold tasks, whether they exist or not."""
+    """Return the folders that hold tasks, whether they exist or not."""
     given: list[Path] | None = config.getini("rollout_tasks")
     roots = map(str, given or (config.rootpath / "tasks",))
     return tuple(dict.fromkeys(Path(os.path.normpath(fs_name(root))) for root in roots))

@@ -1,8 +1,8 @@
-"""An agent file: one column of the matrix, in YAML, with all that the wire lets vary.
+"""An agent file: one agent in YAML, with everything that the Agents API lets vary.
 
-All keys are optional: `name` (the file's own name without its ending, if not given), `harness`, `model`, `protocol`,
-`base_url`, `api_key_env` (the name of an environment variable; the key itself never stands in a file), `instructions`,
-`tools` and `skills` (lists of mappings, sent as they are), `harness_config` (a mapping, sent as it is),
+All keys are optional: `name` (default: the file's name without its ending), `harness`, `model`, `protocol`,
+`base_url`, `api_key_env` (the name of an environment variable; a file never contains the key itself), `instructions`,
+`tools` and `skills` (lists of mappings, sent unchanged), `harness_config` (a mapping, sent unchanged),
 `context_window` and `max_output_tokens` (tokens).
 """
 
@@ -35,17 +35,20 @@ class AgentError(Exception):
 
 
 def load_agent(path: Path) -> Agent:
-    """The agent in a file. Raises AgentError; whether harness, model and provider fit is for `Agent.check`."""
+    """Return the agent that a file describes. Raises AgentError.
+
+    `Agent.check` checks whether harness, model and provider fit together.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise AgentError(f"{path}: can't be read: {error.strerror}; give the path of an agent file") from None
+        raise AgentError(f"{path}: can't be read: {error.strerror}; pass the path of an agent file") from None
     try:
         agent = Agent(**{"name": utf8_name(path.stem), **load_yaml(path, content).checked(_RULES)})
     except YamlError as error:
         raise AgentError(str(error)) from None
     if (problem := name_problem(str(agent.name))) is not None:
-        raise AgentError(f"{path}: {problem}, or say `name` in it")
+        raise AgentError(f'{path}: {problem}, or set "name" in it')
     return agent
 
 
@@ -58,7 +61,7 @@ def _name(value: Any) -> str:
 def _one_of(known: Iterable[str]) -> Rule:
     def checked(value: Any) -> str:
         if value not in (names := tuple(known)):
-            raise Invalid(f"one of {', '.join(names)} is due, not {describe(value)}")
+            raise Invalid(f"invalid choice {value!r}; choose from {', '.join(names)}")
         return str(value)
 
     return checked
@@ -68,30 +71,30 @@ def _base_url(value: Any) -> str:
     try:
         parts = urlsplit(text(value))
     except ValueError as error:
-        raise Invalid(f"no URL: {error}; write https://host/v1") from None
+        raise Invalid(f"invalid URL: {error}; write https://host/v1") from None
     if parts.scheme not in ("https", "http") or not parts.hostname:
-        raise Invalid(f"no URL: {value!r}; write https://host/v1")
+        raise Invalid(f"invalid URL {value!r}; write https://host/v1")
     if "@" in parts.netloc:
-        raise Invalid("a URL with credentials in it; take them out, and name the key's variable in api_key_env")
+        raise Invalid('the URL contains credentials; remove them and name the key\'s variable in "api_key_env"')
     if parts.query or parts.fragment:
-        raise Invalid(f"a URL with a query or fragment: {value!r}; take it out")
+        raise Invalid(f"the URL {value!r} has a query or a fragment; remove it")
     return str(value)
 
 
 def _api_key_env(value: Any) -> str:
     # A value that is refused may be a key, so the message does not repeat it.
     if not isinstance(value, str) or not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):
-        raise Invalid("the name of an environment variable is due (A-Z, 0-9, _), such as MODEL_API_KEY, never a key")
+        raise Invalid("expected the name of an environment variable (A-Z, 0-9, _), such as MODEL_API_KEY, never a key")
     return value
 
 
 def _no_key(value: Any) -> Any:
-    raise Invalid("a key never stands in a file; put it in an environment variable, and name that in api_key_env")
+    raise Invalid('a file must not contain a key; set an environment variable and name it in "api_key_env"')
 
 
 def _mappings(value: Any) -> tuple[dict[str, Any], ...]:
     if not isinstance(value, list):
-        raise Invalid(f"a list of mappings is due, not {describe(value)}")
+        raise Invalid(f"expected a list of mappings, got {describe(value)}")
     return tuple(each(mapping)(value))
 
 

@@ -1,4 +1,7 @@
-"""The agents of a run: `--harness` x `--model`, and agent files, each checked against the Core that is to run it."""
+"""The agents of a run: `--harness` x `--model`, and agent files, each checked against the run's Core.
+
+Also checks that no option holds a key: a command line is in the shell's history, in `ps` and in the log of every CI.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,9 @@ EMBEDDED: Final = "embedded"
 
 
 def agents_from_options(values: OptionValues, core: str | None) -> tuple[Agent, ...]:
-    """Every agent asked for; one of the defaults where none was. `core`: its URL, `embedded`, or None (not known).
+    """Return every agent that was named, or the default one. `core`: its URL, `embedded`, or None (unknown).
 
-    Raises pytest.UsageError, in one line, where an agent can't be or two share a name.
+    Raises pytest.UsageError, in one line, if an agent is invalid or two have the same name.
     """
     files = values.texts("agent")
     agents = [_from_file(values, file) for file in files]
@@ -50,12 +53,12 @@ def agents_from_options(values: OptionValues, core: str | None) -> tuple[Agent, 
 
 
 def model_key_names(agents: Iterable[Agent]) -> list[str]:
-    """The environment variables that hold the keys of the agents' model providers."""
+    """Return the environment variables that hold the keys of the agents' model providers."""
     return sorted({agent.api_key_env for agent in agents if agent.base_url is not None and agent.api_key_env})
 
 
 def secure_url(text: str, where: str) -> str:
-    """The normalized base URL. Raises pytest.UsageError if a key would be sent to another machine unencrypted."""
+    """Return the normalized base URL. Raises pytest.UsageError if it would send a key over plain http elsewhere."""
     try:
         return require_secure_url(text)
     except ValueError as error:
@@ -95,9 +98,9 @@ def _with_harness_config(values: OptionValues, agents: Sequence[Agent]) -> list[
     for harness, key, value in values.each("harness-config", _harness_config):
         where = values.shown("harness-config")
         if not any(agent.harness == harness for agent in agents):
-            raise pytest.UsageError(f"{where}: no agent of this run has the harness {harness!r}")
+            raise pytest.UsageError(f"{where}: no agent of this run uses the harness {harness!r}")
         if key in given.setdefault(harness, {}):
-            raise pytest.UsageError(f"{where}: {harness}:{key} is given twice")
+            raise pytest.UsageError(f"{where}: {harness}:{key} was given twice; remove one of them")
         given[harness][key] = value
     return [_configured(agent, given.get(agent.harness, {})) for agent in agents]
 
@@ -109,14 +112,16 @@ def _configured(agent: Agent, given: Mapping[str, Any]) -> Agent:
 def _harness_config(text: str) -> tuple[str, str, Any]:
     match = re.fullmatch(r"([^:=]+):([^=]+)=(.*)", text, re.DOTALL)
     if match is None:
-        raise ValueError("is no HARNESS:KEY=JSON")
+        raise ValueError(f"expected HARNESS:KEY=JSON, got {text!r}")
     harness, key, value = match.groups()
     if harness not in HARNESS_PROTOCOLS or harness in MODELLESS:
-        raise ValueError(f"names no harness that takes parameters: {harness!r}")
+        raise ValueError(f"harness {harness!r} is unknown or takes no parameters")
     try:
         return harness, key, read_json(value.encode("utf-8", "surrogatepass"), surrogates=True)
     except InvalidJSON:
-        raise ValueError(f"has no JSON after the '='; a text needs its quotes: {key}={json.dumps(value)}") from None
+        raise ValueError(
+            f"expected JSON after the '=', got {value!r}; write a string in quotes: {key}={json.dumps(value)}"
+        ) from None
 
 
 # Keys
@@ -129,14 +134,14 @@ _LOOKS_LIKE_KEY = re.compile(
 
 
 def refuse_keys(values: OptionValues, environ: Mapping[str, str] = os.environ) -> None:
-    """Raise pytest.UsageError, which shows no value, where one of our options or ini keys holds a key."""
+    """Raise pytest.UsageError if an option or ini key holds a key. The message does not show the value."""
     keys = {text: name for name, text in environ.items() if looks_secret(name) and is_secret(text)}
     for name, text in _texts(values):
         problem = _problem(name, text, keys)
         if problem is not None:
             raise pytest.UsageError(
-                f"{values.shown(name)}: holds {problem}; keys come from the environment only: OPENAI_API_KEY, "
-                "MODEL_API_KEY, or the variable that an agent file's `api_key_env` names"
+                f"{values.shown(name)}: {problem}; set keys only in the environment (OPENAI_API_KEY, MODEL_API_KEY, "
+                'or the variable named by "api_key_env" in the agent file)'
             )
 
 
@@ -150,9 +155,9 @@ def _texts(values: OptionValues) -> Iterator[tuple[str, str]]:
 def _problem(name: str, text: str, keys: Mapping[str, str]) -> str | None:
     for key, variable in keys.items():
         if key in text:
-            return f"the value of {variable}"
+            return f"contains the value of {variable}"
     if _LOOKS_LIKE_KEY.search(text):
-        return "what looks like a key"
+        return "looks like an API key"
     if name == "harness-config" and is_credential(text.partition("=")[0].rpartition(":")[2]):
-        return "a key, as its name says"
+        return "sets an API key, by its name"
     return None

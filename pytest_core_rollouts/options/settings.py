@@ -1,4 +1,4 @@
-"""Everything that was asked for, checked, in one frozen Settings."""
+"""All options, ini keys and environment variables of a run, checked, as one frozen `Settings`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pytest_core_rollouts.tasks.matrix import Agent, FailedTurns
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import Network
 
-MOST_LABELS = 8
+MAX_LABELS = 8
 
 settings_key = pytest.StashKey["Settings"]()
 
@@ -37,12 +37,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line, the ini file and the environment ask for. Keys are held out of every repr."""
+    """What the command line, the ini file and the environment set. Its repr contains no key."""
 
     roots: tuple[Path, ...]
     """The folders that hold tasks (ini `rollout_tasks`)."""
     aimed: bool = False
-    """Whether an option asked for them: then a run without a path is about tasks alone."""
+    """Whether an option requested rollouts: then a run without a path collects only tasks."""
     agents: tuple[Agent, ...] = ()
     samples: LayeredSetting[int] = field(default=LayeredSetting(None, None, 1))
     timeout: LayeredSetting[float] = field(default=LayeredSetting(None, None, 900.0))
@@ -50,25 +50,25 @@ class Settings:
     core: str | None = None
     """`embedded`, a base URL (see `require_core`), or None: not configured."""
     tasks: frozenset[str] = frozenset()
-    """Ids of the only tasks to run; empty: all."""
+    """Ids of the only tasks to run; if empty, all."""
     task_env: frozenset[str] | None = None
-    """Variables of this machine that tasks may take; None: any that hold no key of the run."""
+    """Environment variables that tasks may read; None: all except those that hold a key of the run."""
     concurrency: int | None = None
     out: Path | None = None
     report: Path | None = None
     html: Path | None = None
     html_items: int | None = None
-    """Items of each rollout that the HTML report keeps; None: all."""
+    """Number of Items of each rollout in the HTML report; None: all."""
     gates: tuple[Gate, ...] = ()
     baseline: Path | None = None
     allow_errors: AllowedErrors | None = None
-    """How many faults may leave the verdict to the gate; None: each is pytest's ERROR."""
+    """How many errors leave the verdict to the gate; None: each is pytest's ERROR."""
     replay: Replay | None = None
-    """Rows to grade again instead of running anything."""
+    """Rows to grade again; then no agent runs."""
     resume: Resumed | None = None
-    """The run to go on with; None in xdist's workers too, whose controller tells them."""
+    """The run to resume; None in xdist workers, which get it from their controller."""
     max_time: float | None = None
-    """Seconds after which nothing more starts."""
+    """Seconds after which no further rollout starts."""
     max_tokens: int | None = None
     retries: int = 1
     failed_turns: FailedTurns = "missing"
@@ -77,18 +77,18 @@ class Settings:
     hide_expected: bool = False
     core_key: str | None = field(default=None, repr=False)
     capture: Path | None = None
-    """Where the embedded Core keeps what models were asked and replied."""
+    """The folder where the embedded Core saves model requests and replies."""
     model_params: Mapping[str, Any] = field(default_factory=dict)
-    """What the embedded Core merges into each request to a model."""
+    """Parameters that the embedded Core merges into each request to a model."""
     model_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Environment variable -> key of a model provider."""
+    """Keys of model providers by environment variable."""
 
     @property
     def embedded(self) -> bool:
         return self.core == EMBEDDED
 
     def rollouts_of(self, task: Task) -> Iterator[tuple[Agent, int]]:
-        """The agent and sample of every rollout of a task."""
+        """Yield the agent and the sample number of each rollout of a task."""
         if self.replay is not None:
             yield from self.replay.rollouts_of(task.id)
             return
@@ -98,16 +98,16 @@ class Settings:
 
     @property
     def soft(self) -> bool:
-        """Whether gates, and not each rollout's own assertion, decide about rewards."""
+        """Whether gates decide about rewards, and not an assertion in each rollout."""
         return any(not gate.asserts_each for gate in self.gates)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Every key we know, to be masked wherever it turns up."""
+        """All keys of the run, which are masked in every output."""
         return tuple(key for key in (self.core_key, *self.model_keys.values()) if key)
 
     def env_problem(self, task: Task) -> str | None:
-        """Why the task may not have the variables of this machine that it asks for; None if it may."""
+        """Return why the task may not read an environment variable that it names, or None."""
         agents_keys = {agent.api_key_env for agent in self.agents}
         for variable, source in task.env.items():
             if isinstance(source, str):
@@ -115,19 +115,19 @@ class Settings:
             same = source.value is not None and is_secret(source.value) and source.value in self.secrets
             if same or source.name in agents_keys:
                 return (
-                    f"env.{variable}: {source.name} holds a key of the run itself, which no task may take; "
-                    "give the task its own variable"
+                    f"env.{variable}: {source.name} holds a key of the run, which no task may read; "
+                    "use another variable"
                 )
             if self.task_env is not None and source.name not in self.task_env:
                 return (
-                    f"env.{variable}: {source.name} is not among the variables that tasks may take; "
+                    f"env.{variable}: tasks may not read {source.name}; "
                     "add it to the ini key rollout_task_env, or remove it here"
                 )
         return None
 
 
 def read_settings(config: pytest.Config) -> Settings:
-    """Check everything that was asked for; a `pytest.UsageError` says in one line what is wrong and what to do."""
+    """Read and check all settings. Raises `pytest.UsageError` with one line: what is wrong and what to do."""
     values = OptionValues(config)
     roots = roots_of(config)
     refuse_keys(values)
@@ -171,11 +171,10 @@ def read_settings(config: pytest.Config) -> Settings:
 
 
 def _require_embedded(values: OptionValues, name: str, value: T, core: str | None, replay: Replay | None) -> T:
-    """A setting of the model proxy, which the embedded Core alone has."""
+    """Return the value. Raises pytest.UsageError if it is set and the run does not use the embedded Core."""
     if value and core != EMBEDDED and replay is None:
         raise pytest.UsageError(
-            f"{values.shown(name)}: works on the embedded Core alone (--core embedded); on another one the harness "
-            "asks the inference server itself, which can record and set such things"
+            f"{values.shown(name)}: requires --core embedded; on another Core set this at the inference server"
         )
     return value
 
@@ -190,11 +189,13 @@ def _core(values: OptionValues) -> str | None:
 def _tasks(values: OptionValues, roots: Sequence[Path], config: pytest.Config) -> frozenset[str]:
     ids = values.texts("task")
     if task_sources.files(config):
-        return frozenset(ids)  # what tasks there are is known at collection
+        return frozenset(ids)  # tasks made in code are only known after collection
     for task in ids:
         if find_task(task, roots, config.rootpath) is None:
             folders = ", ".join(map(str, roots))
-            raise pytest.UsageError(f"{values.shown('task')}: no task {task!r}; an id is a folder's path in {folders}")
+            raise pytest.UsageError(
+                f"{values.shown('task')}: unknown task {task!r}; an id is a folder's path below {folders}"
+            )
     return frozenset(ids)
 
 
@@ -203,8 +204,7 @@ def _gates(values: OptionValues) -> tuple[Gate, ...]:
     for gate in gates:
         if gate.needs_baseline and values.path("baseline") is None:
             raise pytest.UsageError(
-                f"{values.shown('gate')} {gate.expression} compares with an earlier run; name its JSONL with "
-                "--rollout-baseline"
+                f"{values.shown('gate')} {gate.expression}: requires a baseline; add --rollout-baseline PATH"
             )
     return gates
 
@@ -216,12 +216,12 @@ def _replay(values: OptionValues, config: pytest.Config) -> Replay | None:
     for name in ("harness", "model", "agent", "samples", "core"):
         if config.getoption(BY_NAME[name].dest) is not None:
             raise pytest.UsageError(
-                f"{values.shown(name)}: a replay's rollouts are those of its file; choose among them with -k, -m or "
-                "--rollout-task"
+                f"{values.shown(name)}: can't be combined with a replay, which has the rollouts of its file; "
+                "select among them with -k, -m or --rollout-task"
             )
     out = values.path("out")
     if out is not None and out.exists() and out.samefile(path):
-        raise pytest.UsageError(f"{values.shown('out')}: {out} is the file that is replayed; choose another")
+        raise pytest.UsageError(f"{values.shown('out')}: {out} is the file being replayed; choose another")
     try:
         return Replay.open(path)
     except RecordsError as error:
@@ -231,7 +231,7 @@ def _replay(values: OptionValues, config: pytest.Config) -> Replay | None:
 def _report(values: OptionValues, name: str = "report") -> Path | None:
     path = values.path(name)
     if path is not None and path.is_dir():
-        raise pytest.UsageError(f"{values.shown(name)}: {path} is a folder; name a file in it")
+        raise pytest.UsageError(f"{values.shown(name)}: {path} is a folder; add a file name")
     return path
 
 
@@ -251,24 +251,27 @@ def _resume(values: OptionValues, config: pytest.Config) -> Resumed | None:
         return None
     shown = values.shown("resume")
     if values.path("replay") is not None:
-        raise pytest.UsageError(f"{shown}: a replay runs nothing that could be resumed; leave one of them out")
+        raise pytest.UsageError(f"{shown}: can't be combined with --rollout-replay; remove one of them")
     if (
         config.inipath is None
         and config.rootpath != config.invocation_params.dir
         and config.getoption("rootdir") is None
     ):
         here = config.invocation_params.dir
-        if here.is_relative_to(config.rootpath) and not path.is_relative_to(here):  # ids of tasks count from there
+        if here.is_relative_to(config.rootpath) and not path.is_relative_to(
+            here
+        ):  # task ids are relative to the rootdir
             raise pytest.UsageError(
-                f"{shown}: for want of an ini file pytest takes {config.rootpath} as its root, so that tasks have "
-                f"other ids than before; add --rootdir {here}"
+                f"{shown}: without an ini file pytest's rootdir is {config.rootpath}, so task ids would not match this "
+                f"run's; add --rootdir {here}"
             )
     if not path.exists() and (named := re.fullmatch(r"(.+)::([A-Za-z0-9-]+)", path.name)):
         path, run_id = path.with_name(named[1]), named[2]
     out = values.path("out")
-    both = (config.getoption(BY_NAME[name].dest) is None for name in ("out", "resume"))  # an ini file's is overridden
-    if out is not None and len(set(both)) == 1 and out.resolve() != path.resolve():
-        raise pytest.UsageError(f"{values.shown('out')}: a resumed run goes on in its own file, {path}; leave this out")
+    # An `out` of the ini file is overridden by a `resume` of the command line, and the other way round.
+    same_source = (config.getoption(BY_NAME["out"].dest) is None) == (config.getoption(BY_NAME["resume"].dest) is None)
+    if out is not None and same_source and out.resolve() != path.resolve():
+        raise pytest.UsageError(f"{values.shown('out')}: a resumed run continues in {path}; remove this option")
     try:
         return Resumed.open(path, run_id)
     except RecordsError as error:
@@ -280,7 +283,9 @@ def _labels(values: OptionValues) -> dict[str, str]:
     labels = dict(pairs)
     if len(labels) < len(pairs):
         twice = next(key for index, (key, _) in enumerate(pairs) if key in dict(pairs[:index]))
-        raise pytest.UsageError(f"{values.shown('label')}: {twice!r} is given twice")
-    if len(labels) > MOST_LABELS:
-        raise pytest.UsageError(f"{values.shown('label')}: {len(labels)} labels; a Session has room for {MOST_LABELS}")
+        raise pytest.UsageError(f"{values.shown('label')}: {twice!r} was given twice; remove one of them")
+    if len(labels) > MAX_LABELS:
+        raise pytest.UsageError(
+            f"{values.shown('label')}: got {len(labels)} labels; a Session can have at most {MAX_LABELS}"
+        )
     return labels

@@ -32,7 +32,7 @@ Identity: TypeAlias = tuple[str, str, "str | None"]
 
 
 class GateError(ValueError):
-    """A gate that cannot be understood; the text is one line that says what can."""
+    """An unknown gate. `str()` is one line that names the known ones."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ _FORMS: Mapping[str, Callable[[re.Match[str]], Gate]] = {
     r"pass\^(?P<k>[1-9]\d{0,5})\s*>=\s*" + _SHARE: lambda m: _pass("^", int(m["k"]), m["share"]),
     r"lost\s*<=\s*(?P<most>\d{1,6})": lambda m: Lost(int(m["most"])),
 }
-KNOWN = "each, none, mean>=X, pass@K>=X, pass^K>=X, lost<=N, baseline (X from 0 to 1, such as 0.8)"
+KNOWN = "each, none, mean>=X, pass@K>=X, pass^K>=X, lost<=N or baseline (X from 0 to 1, such as 0.8)"
 
 
 def _pass(sign: str, k: int, share: str) -> Gate:
@@ -268,7 +268,7 @@ def parse_gate(text: str) -> Gate:
     for form, make in _FORMS.items():
         if (match := re.fullmatch(form, text.strip(), re.ASCII)) is not None:
             return make(match)
-    raise GateError(f"unknown gate {text!r}; known are {KNOWN}")
+    raise GateError(f"unknown gate {text!r}; use {KNOWN}")
 
 
 # ---- the run
@@ -284,12 +284,12 @@ class AllowedErrors:
 
     @classmethod
     def parse(cls, text: str) -> AllowedErrors:
-        """`3` or `2.5%`. Raises ValueError."""
+        """Parse `3` or `2.5%`. Raises ValueError."""
         if re.fullmatch(r"[0-9]{1,6}", text):
             return cls(text, number=int(text))
         if re.fullmatch(r"(100(\.0+)?|[0-9]{1,2}(\.[0-9]{1,4})?)%", text):
             return cls(text, share=Fraction(text[:-1]) / 100)
-        raise ValueError("is neither a number of rollouts, such as 3, nor a share of them, such as 2.5%")
+        raise ValueError(f"expected a number of rollouts, such as 3, or a share of them, such as 2.5%, got {text!r}")
 
     def judge(self, judged: Summary) -> Judgment:
         errors = judged.rows - judged.graded

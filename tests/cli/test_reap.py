@@ -82,7 +82,7 @@ def test_a_core_that_is_away_or_refuses_is_told(
         ("OPENAI_API_KEY", [], "needs a key: set OPENAI_API_KEY"),
         (None, ["--core", "http://example.com/v1"], "refusing to send the API key"),
         (None, ["--core", "nonsense"], "expected http(s)://"),
-        (None, ["--older-than", "yesterday"], "is no time above 0"),
+        (None, ["--older-than", "yesterday"], "invalid duration 'yesterday'"),
     ],
 )
 def test_what_makes_no_sense_is_a_usage_error(

@@ -158,9 +158,9 @@ def test_items_that_wait_for_a_marker_are_named_too(project: Project, core: Fake
 @pytest.mark.parametrize(
     ("args", "error"),
     [
-        (("--rollout-max-time", "soon"), "--rollout-max-time: 'soon' is no time above 0, such as 900, 90m or 2h"),
-        (("--rollout-max-time", "0"), "is no time above 0"),
-        (("--rollout-max-tokens", "0"), "--rollout-max-tokens: '0' is no whole number of at least 1"),
+        (("--rollout-max-time", "soon"), "--rollout-max-time: invalid duration 'soon'; use seconds, 90m or 2h"),
+        (("--rollout-max-time", "0"), "invalid duration '0'"),
+        (("--rollout-max-tokens", "0"), "--rollout-max-tokens: expected a positive integer, got '0'"),
     ],
 )
 def test_what_is_no_cap_is_a_usage_error(project: Project, args: tuple[str, ...], error: str) -> None:

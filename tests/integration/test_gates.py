@@ -119,12 +119,12 @@ def _creates(request: Request) -> bool:
 @pytest.mark.parametrize(
     ("args", "error"),
     [
-        (["--rollout-gate", "mean>0.7"], "--rollout-gate: 'mean>0.7' is no gate: unknown gate 'mean>0.7'; known"),
+        (["--rollout-gate", "mean>0.7"], "--rollout-gate: unknown gate 'mean>0.7'; use each"),
         (["--rollout-gate", "baseline"], "--rollout-gate baseline compares with an earlier run; name its JSONL with"),
         (["--rollout-gate", "lost<=0"], "--rollout-gate lost<=0 compares with an earlier run"),
         (["--rollout-gate", "pass@4>=0.5"], "--rollout-gate pass@4>=0.5 needs 4 samples a task, and 1 is planned;"),
         (["--rollout-baseline", "nowhere.jsonl"], "--rollout-baseline: "),
-        (["--rollout-allow-errors", "few"], "--rollout-allow-errors: 'few' is neither a number of rollouts"),
+        (["--rollout-allow-errors", "few"], "--rollout-allow-errors: expected a number of rollouts"),
     ],
 )  # fmt: skip
 def test_a_gate_that_makes_no_sense_is_4_before_anything_is_paid_for(

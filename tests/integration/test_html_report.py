@@ -75,8 +75,8 @@ def test_a_report_that_cannot_be_written_costs_no_row_and_is_no_success(project:
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        (("--rollout-html", "."), " is a folder; name a file in it"),
-        (("--rollout-html", "r.html", "--rollout-html-items", "0"), "is no whole number of at least 1"),
+        (("--rollout-html", "."), " is a folder; add a file name"),
+        (("--rollout-html", "r.html", "--rollout-html-items", "0"), "expected a positive integer, got '0'"),
     ],
 )
 def test_usage_errors_come_before_any_request(
@@ -111,4 +111,4 @@ def test_the_verb_says_what_is_wrong_in_one_line(project: Project) -> None:
     assert (done.returncode, done.stderr) == (4, "ERROR: --html: .: is a folder; name a file in it\n")
     done = report(project, "rows.jsonl", "--html", "r.html", "--html-items", "-1")
     assert done.returncode == 4
-    assert "'-1' is no whole number of at least 1" in done.stderr
+    assert "expected a positive integer, got '-1'" in done.stderr

@@ -220,8 +220,8 @@ def test_agent_files_are_not_needed(project: Project) -> None:
 @pytest.mark.parametrize(
     ("args", "error"),
     [
-        (("--harness", "codex"), "--harness: a replay's rollouts are those of its file; choose among them with -k"),
-        (("--samples", "2"), "--samples: a replay's rollouts are those of its file"),
+        (("--harness", "codex"), "--harness: can't be combined with a replay, which has"),
+        (("--samples", "2"), "--samples: can't be combined with a replay"),
         (("--rollout-out", "old.jsonl"), "--rollout-out: "),
         (("--rollout-replay", "none.jsonl"), "--rollout-replay: "),
         (("--rollout-replay", "empty.jsonl"), "--rollout-replay: "),

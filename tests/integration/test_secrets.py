@@ -138,7 +138,7 @@ def test_a_key_as_an_option_is_refused_and_not_repeated(secretive: Project, core
     flag, value = GIVEN[option]
     result = secretive.run("tasks", "--harness", "codex", flag, value.format(MODEL_KEY))
     error = usage_error(result)
-    assert f"{flag}: holds the value of MODEL_API_KEY; keys come from the environment only" in error
+    assert f"{flag}: contains the value of MODEL_API_KEY; set keys only in the environment" in error
     assert MODEL_KEY not in error
     assert not core.sessions
 
@@ -149,16 +149,16 @@ def test_a_key_as_an_option_is_refused_and_not_repeated(secretive: Project, core
 def test_what_looks_like_a_key_is_refused_too(project: Project, core: FakeCore, text: str) -> None:
     project.task("a")
     error = usage_error(project.run("tasks", "--rollout-label", f"k={text}"))
-    assert "--rollout-label: holds what looks like a key" in error
+    assert "--rollout-label: looks like an API key" in error
     assert text not in error
     project.ini(f"rollout_label = k={text}")
-    assert "ini key rollout_label: holds what looks like a key" in usage_error(project.run("tasks"))
+    assert "ini key rollout_label: looks like an API key" in usage_error(project.run("tasks"))
 
 
 def test_a_parameter_that_is_called_a_key_is_refused(project: Project) -> None:
     project.task("a")
     error = usage_error(project.run("tasks", "--harness", "codex", "--rollout-harness-config", 'codex:api_key="abc"'))
-    assert "--rollout-harness-config: holds a key, as its name says" in error
+    assert "--rollout-harness-config: sets an API key, by its name" in error
 
 
 def test_a_short_or_stand_in_key_is_no_key(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

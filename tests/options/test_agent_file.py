@@ -15,7 +15,7 @@ def agent_from(tmp_path: Path, content: str) -> Agent:
     return load_agent(path)
 
 
-def test_a_file_may_say_everything(tmp_path: Path) -> None:
+def test_file_can_set_every_key(tmp_path: Path) -> None:
     content = """
 name: careful é
 harness: mcode
@@ -49,12 +49,12 @@ max_output_tokens: 8000
     )
 
 
-def test_what_is_not_said_is_the_default(tmp_path: Path) -> None:
+def test_missing_keys_take_their_defaults(tmp_path: Path) -> None:
     assert agent_from(tmp_path, "") == Agent(name="careful")
     assert agent_from(tmp_path, "harness: codex") == Agent(name="careful", harness="codex")
 
 
-def test_two_files_that_differ_in_one_value_have_two_digests(tmp_path: Path) -> None:
+def test_each_value_changes_the_digest(tmp_path: Path) -> None:
     one = agent_from(tmp_path, "instructions: Be brief.")
     assert one.digest != agent_from(tmp_path, "instructions: Be careful.").digest
     assert one.digest == agent_from(tmp_path, "# the same\ninstructions: 'Be brief.'").digest
@@ -66,23 +66,23 @@ def test_two_files_that_differ_in_one_value_have_two_digests(tmp_path: Path) -> 
         ("harnes: codex", "harnes: unknown key; did you mean harness?"),
         (
             "harness: cursor",
-            "harness: one of default, codex, claude_sdk, mcode, oracle, nop is due, not the text 'cursor'",
+            "harness: invalid choice 'cursor'; choose from default, codex, claude_sdk, mcode, oracle, nop",
         ),
-        ("harness: [codex]", "harness: one of default, codex, claude_sdk, mcode, oracle, nop is due, not a list"),
+        ("harness: [codex]", "harness: invalid choice ['codex']; choose from default, codex"),
         ("name: ''", "name: the text is blank; fill it in"),
         ("model: no", "model: YAML reads no as a boolean; put it in quotes for a text, or write true or false"),
         ("model: 1.10", "model: a text is due, not the number 1.1; put it in quotes"),
         ("model:", "model: a text is due, not nothing; fill it in, or remove the key"),
         ("model: a\nmodel: b", "model: a duplicate key"),
-        ("protocol: grpc", "protocol: one of anthropic, responses, chat_completions is due, not the text 'grpc'"),
-        ("base_url: models.example.com", "base_url: no URL: 'models.example.com'; write https://host/v1"),
-        ("base_url: ftp://x/v1", "base_url: no URL: 'ftp://x/v1'; write https://host/v1"),
-        ("base_url: 'https://[x/v1'", "base_url: no URL: "),
-        ("base_url: https:///v1", "base_url: no URL: 'https:///v1'; write https://host/v1"),
-        ("base_url: https://x/v1?a=b", "base_url: a URL with a query or fragment: 'https://x/v1?a=b'; take it out"),
-        ("tools: web_search", "tools: a list of mappings is due, not the text 'web_search'"),
+        ("protocol: grpc", "protocol: invalid choice 'grpc'; choose from anthropic, responses, chat_completions"),
+        ("base_url: models.example.com", "base_url: invalid URL 'models.example.com'; write https://host/v1"),
+        ("base_url: ftp://x/v1", "base_url: invalid URL 'ftp://x/v1'; write https://host/v1"),
+        ("base_url: 'https://[x/v1'", "base_url: invalid URL: "),
+        ("base_url: https:///v1", "base_url: invalid URL 'https:///v1'; write https://host/v1"),
+        ("base_url: https://x/v1?a=b", "base_url: the URL 'https://x/v1?a=b' has a query or a fragment; remove it"),
+        ("tools: web_search", "tools: expected a list of mappings, got"),
         ("tools: [web_search]", "tools[0]: a mapping of names to values is due, not the text 'web_search'"),
-        ("skills: {a: b}", "skills: a list of mappings is due, not a mapping"),
+        ("skills: {a: b}", "skills: expected a list of mappings, got"),
         ("harness_config: high", "harness_config: a mapping of names to values is due, not the text 'high'"),
         ("harness_config: {limit: .inf}", "harness_config.limit: .inf is not finite; write a plain number"),
         ("harness_config: {since: 2026-01-31}", "harness_config.since: YAML reads 2026-01-31 as a date"),
@@ -91,7 +91,7 @@ def test_two_files_that_differ_in_one_value_have_two_digests(tmp_path: Path) -> 
         ("max_output_tokens: 1.5", "max_output_tokens: a whole number is due, not the number 1.5"),
     ],
 )
-def test_a_fault_is_named_with_file_key_and_line(tmp_path: Path, content: str, problem: str) -> None:
+def test_error_names_file_line_and_key(tmp_path: Path, content: str, problem: str) -> None:
     with pytest.raises(AgentError) as caught:
         agent_from(tmp_path, f"\n{content}")
     line = 3 if "\n" in content else 2
@@ -99,35 +99,35 @@ def test_a_fault_is_named_with_file_key_and_line(tmp_path: Path, content: str, p
 
 
 @pytest.mark.parametrize("key", ["sk-abc123", "0F3A" * 8, "0f3a" * 8, "abc", "A B", ""])
-def test_a_key_in_place_of_a_variable_is_refused_and_not_repeated(tmp_path: Path, key: str) -> None:
+def test_api_key_env_that_holds_a_key_is_refused_without_showing_it(tmp_path: Path, key: str) -> None:
     with pytest.raises(AgentError) as caught:
         agent_from(tmp_path, f"api_key_env: '{key}'")
     message = str(caught.value).partition("api_key_env: ")[2]
-    assert message.startswith("the name of an environment variable is due")
+    assert message.startswith("expected the name of an environment variable")
     assert not key or f"'{key}'" not in message
 
 
-def test_keys_never_stand_in_a_file(tmp_path: Path) -> None:
+def test_key_in_the_file_is_refused(tmp_path: Path) -> None:
     for content in ("api_key: s3cret-value", "base_url: https://user:s3cret-value@x/v1"):
         with pytest.raises(AgentError, match="api_key_env") as caught:
             agent_from(tmp_path, content)
         assert "s3cret" not in str(caught.value)
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(AgentError, match=r"gone\.yaml: can't be read: No such file or directory; give the path"):
+def test_unreadable_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(AgentError, match=r"gone\.yaml: can't be read: No such file or directory; pass the path"):
         load_agent(tmp_path / "gone.yaml")
     with pytest.raises(AgentError, match="can't be read: Is a directory"):
         load_agent(tmp_path)
 
 
-def test_a_file_in_another_encoding(tmp_path: Path) -> None:
+def test_file_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"model: x\nname: caf\xe9")
     with pytest.raises(AgentError, match=r"a\.yaml:2: byte 18 is not UTF-8; save the file as UTF-8"):
         load_agent(tmp_path / "a.yaml")
 
 
-def test_a_link_is_followed(tmp_path: Path) -> None:
+def test_link_to_an_agent_file_is_followed(tmp_path: Path) -> None:
     (tmp_path / "real.yaml").write_bytes(b"model: x")
     (tmp_path / "link.yaml").symlink_to("real.yaml")
     assert load_agent(tmp_path / "link.yaml") == Agent(name="link", model="x")

@@ -54,7 +54,9 @@ def make_task(folder: Path) -> Path:
     ("option", "task", "ini", "expected"),
     [(1, 2, 3, 1), (None, 2, 3, 2), (None, None, 3, 3), (None, None, None, 4), (0, 2, 3, 0)],
 )
-def test_layers(option: int | None, task: int | None, ini: int | None, expected: int) -> None:
+def test_command_line_wins_over_task_then_ini_then_default(
+    option: int | None, task: int | None, ini: int | None, expected: int
+) -> None:
     assert LayeredSetting(option, ini, 4).resolve(task) == expected
 
 
@@ -62,14 +64,14 @@ def test_layers(option: int | None, task: int | None, ini: int | None, expected:
     ("args", "asked"),
     [((), False), ((".",), False), (("tasks",), True), (("tasks/sum",), True), (("--samples", "2"), True)],
 )
-def test_whether_rollouts_are_asked_for(
+def test_options_ini_and_task_paths_request_rollouts(
     pytester: pytest.Pytester, tasks: Path, args: tuple[str, ...], asked: bool
 ) -> None:
     assert tasks.is_dir()
     assert rollouts_requested(pytester.parseconfig(*args)) is asked
 
 
-def test_defaults(pytester: pytest.Pytester, tasks: Path) -> None:
+def test_settings_have_their_defaults(pytester: pytest.Pytester, tasks: Path) -> None:
     settings = settings_of(pytester, "tasks")
     assert not settings.aimed
     assert settings.agents == (Agent(),)
@@ -79,7 +81,7 @@ def test_defaults(pytester: pytest.Pytester, tasks: Path) -> None:
     assert settings.core is None
 
 
-def test_options(pytester: pytest.Pytester, tasks: Path) -> None:
+def test_options_are_read_into_settings(pytester: pytest.Pytester, tasks: Path) -> None:
     settings = settings_of(
         pytester,
         *("--harness", "codex", "--harness=claude_sdk", "--model", "m", "--model", "n", "--samples", "4"),
@@ -97,14 +99,12 @@ def test_options(pytester: pytest.Pytester, tasks: Path) -> None:
     assert settings.tasks == {"sum"}
 
 
-def test_the_embedded_core_runs_the_solutions_unless_told_otherwise(pytester: pytest.Pytester, tasks: Path) -> None:
+def test_embedded_core_runs_the_solutions_by_default(pytester: pytest.Pytester, tasks: Path) -> None:
     assert [agent.harness for agent in settings_of(pytester, "--core", "embedded").agents] == ["oracle"]
     assert [agent.harness for agent in settings_of(pytester, "--core=embedded", "--harness", "nop").agents] == ["nop"]
 
 
-def test_keys_are_held_out_of_every_repr(
-    pytester: pytest.Pytester, tasks: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_repr_shows_a_key(pytester: pytest.Pytester, tasks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "core-key-1234")
     monkeypatch.setenv("MODEL_API_KEY", "model-key-1234")
     settings = settings_of(pytester, "--harness", "codex", "--model", "m", "--model-base-url", "https://m.example")
@@ -123,7 +123,7 @@ def test_keys_are_held_out_of_every_repr(
         (one_of("a", "b"), "b", "b"),
     ],
 )
-def test_values(convert: Any, text: str, value: Any) -> None:
+def test_valid_texts_are_converted(convert: Any, text: str, value: Any) -> None:
     assert convert(text) == value
 
 
@@ -139,15 +139,15 @@ def test_values(convert: Any, text: str, value: Any) -> None:
         (one_of("a"), "A"),
     ],
 )
-def test_refused_values(convert: Any, text: str) -> None:
-    with pytest.raises(ValueError, match=r"^(is|has|holds) "):
+def test_invalid_texts_are_refused_with_a_reason(convert: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=r"^(expected|invalid|unknown|must not|the value of) "):
         convert(text)
 
 
 @pytest.mark.parametrize(
     "url", ["https://core.example/v1", "http://127.0.0.1:8000/v1", "http://[::1]:8000/v1", "http://localhost/v1"]
 )
-def test_urls_that_keep_the_key_safe(url: str) -> None:
+def test_urls_that_keep_the_key_encrypted_are_accepted(url: str) -> None:
     assert secure_url(url + "/", "--core") == url
 
 
@@ -155,7 +155,7 @@ def test_urls_that_keep_the_key_safe(url: str) -> None:
     "url",
     ["http://core.example/v1", "http://127.0.0.1.example/v1", "http://10.0.0.1/v1", "http://localhost.example/v1"],
 )
-def test_urls_that_do_not(url: str) -> None:
+def test_plain_http_to_another_machine_is_refused(url: str) -> None:
     with pytest.raises(pytest.UsageError, match="refusing to send the API key"):
         secure_url(url, "--core")
 
@@ -163,7 +163,7 @@ def test_urls_that_do_not(url: str) -> None:
 # Folders
 
 
-def test_which_folders_are_tasks(tmp_path: Path) -> None:
+def test_folders_with_an_instruction_and_a_grading_are_tasks(tmp_path: Path) -> None:
     root = tmp_path / "tasks"
     whole = make_task(root / "sql/joins")
     (root / "half").mkdir()
@@ -183,7 +183,7 @@ def test_which_folders_are_tasks(tmp_path: Path) -> None:
     assert count_tasks([tmp_path / "missing"]) == 0
 
 
-def test_ids(tmp_path: Path) -> None:
+def test_task_ids_are_paths_below_the_root(tmp_path: Path) -> None:
     roots = [tmp_path / "tasks", tmp_path / "tasks/sql"]
     joins = make_task(tmp_path / "tasks/sql/joins")
     mine = make_task(tmp_path / "docs/mine")
@@ -197,7 +197,7 @@ def test_ids(tmp_path: Path) -> None:
         assert find_task(unknown, roots, tmp_path) is None
 
 
-def test_what_lies_in_a_task(tmp_path: Path) -> None:
+def test_paths_inside_a_task_are_recognized(tmp_path: Path) -> None:
     roots = [tmp_path / "tasks"]
     folder = make_task(tmp_path / "tasks/sum")
     inner = make_task(folder / "files/looks/like/one")
@@ -207,7 +207,7 @@ def test_what_lies_in_a_task(tmp_path: Path) -> None:
         assert task_around(path, roots) is None
 
 
-def test_who_names_tasks(tmp_path: Path) -> None:
+def test_paths_that_lead_to_tasks_are_recognized(tmp_path: Path) -> None:
     roots = [tmp_path / "tasks"]
     folder = make_task(tmp_path / "tasks/sum")
     mine = make_task(tmp_path / "docs/mine")
@@ -218,7 +218,7 @@ def test_who_names_tasks(tmp_path: Path) -> None:
     assert not names_tasks(tmp_path / "docs", [tmp_path / "docs/empty"])
 
 
-def test_links_that_lead_back(tmp_path: Path) -> None:
+def test_links_to_a_parent_folder_end_the_search(tmp_path: Path) -> None:
     root = tmp_path / "tasks"
     folder = make_task(root / "sum")
     outside = make_task(tmp_path / "elsewhere/one").parent
