@@ -82,7 +82,7 @@ class Project:
         """pytest, in a process of its own."""
         command = [sys.executable, "-m", "pytest", *args]
         done = subprocess.run(
-            command, cwd=cwd or self.path, env={**os.environ, **env}, capture_output=True, timeout=120, check=False
+            command, cwd=cwd or self.path, env={**os.environ, **env}, capture_output=True, timeout=600, check=False
         )
         out, err = (text.decode("utf-8", "replace").splitlines() for text in (done.stdout, done.stderr))
         return pytest.RunResult(done.returncode, out, err, 0.0)

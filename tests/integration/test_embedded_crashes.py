@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Project
-from tests.integration.test_signals import ALONE, IN_FLIGHT, MOST_SECONDS, ONE_EACH, SHARDED, check
+from tests.integration.test_signals import ALONE, IN_FLIGHT, ONE_EACH, SHARDED, check
 from tests.support.running import Running, alive, descendants, kill, rows, statuses, until
 
 pytestmark = pytest.mark.slow
@@ -165,7 +165,7 @@ def test_x(sandboxed: Project) -> None:
     sandboxed.write("tasks/b/solution/solve.sh", "mkdir -p outputs; echo '{}' > outputs/answer.json\n")
     args = ("tasks/b", "tasks/a", "--core", "embedded", "-x", "--rollout-concurrency", "4")
     with Running(sandboxed, *args) as pytest_, Sessions(sandboxed) as sessions:
-        ended = pytest_.end(120)
+        ended = pytest_.end()
     assert ended.code == 1, ended.text
     assert "1 failed in" in ended.text
     assert statuses(sandboxed)["completed"] == 1
@@ -197,7 +197,7 @@ def test_a_worker_is_killed_and_the_run_goes_on(sandboxed: Project, way: tuple[s
         until(lambda: sessions.there == IN_FLIGHT[way], "Sessions in flight")
         processes = descendants(pytest_.pid)
         kill(pytest_.workers[0])
-        ended = pytest_.end(120)
+        ended = pytest_.end()
         until(lambda: not any(map(alive, processes)), "all processes gone")
     assert ended.code == 0, ended.text
     assert f"{SAMPLES} passed" in ended.text
@@ -216,13 +216,12 @@ def test_the_controller_is_killed_and_the_run_resumed(sandboxed: Project, way: t
         pytest_.signal(signal.SIGKILL)
         pytest_.end()
         until(lambda: not any(map(alive, processes)), "all processes gone")
-        assert time.monotonic() - pytest_.since < MOST_SECONDS + 5
     before = graded(sandboxed)
     assert 0 < len(before) < SAMPLES
     (sandboxed.path / "core.json").unlink()
     [path] = sandboxed.results
     with run(sandboxed, *way, "--rollout-resume", str(path)) as pytest_:
-        ended = pytest_.end(120)
+        ended = pytest_.end()
     assert ended.code == 0, ended.text
     after = graded(sandboxed)
     assert len(after) == SAMPLES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 
@@ -116,15 +115,13 @@ def test_other_tests_keep_their_order_and_each_fixture_its_time(paced: Project) 
 
 @pytest.mark.parametrize(("limit", "failed"), [("-x", 1), ("--maxfail=2", 2)])
 @pytest.mark.parametrize("workers", [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "2")], ids=len)
-def test_a_limit_of_failures_ends_what_is_in_flight(
+def test_maxfail_stops_the_rollouts_in_flight(
     project: Project, core: FakeCore, limit: str, failed: int, workers: tuple[str, ...]
 ) -> None:
     for name in "abcdef":
         project.task(name)
-    wrong_for(core, "a", "b", seconds=30)
-    began = time.monotonic()
+    wrong_for(core, "a", "b", seconds=3600)
     result = project.run_apart("tasks", limit, *workers)
-    assert time.monotonic() - began < 25
     assert outcomes(result)["failed"] >= failed, text_of(result)  # two workers may fail at the same moment
     assert workers or outcomes(result)["failed"] == failed, text_of(result)
     assert not outcomes(result).keys() & {"errors", "passed"}, text_of(result)
@@ -161,19 +158,18 @@ def test_a_fault_is_among_the_last_failures(project: Project, core: FakeCore) ->
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
-def test_its_duration_is_the_rollouts_own(paced: Project, workers: tuple[str, ...]) -> None:
-    result = paced.run("tasks", "--durations=0", "-vv", "--junitxml=j.xml", *workers)
+def test_reported_duration_is_the_rollouts(paced: Project, workers: tuple[str, ...]) -> None:
+    options = ("--durations=0", "-vv", "--junitxml=j.xml", "-o", "junit_duration_report=call")
+    result = paced.run("tasks", *options, *workers)
     rows = {row["task"]: row["duration_s"] for row in paced.records}
     shown = {}
     for line in result.outlines:
-        if match := re.match(r"(\d+\.\d\d)s (call|setup|teardown) +tasks/(\w)/", line):
-            assert match[2] == "call" or match[1] == "0.00"
-            if match[2] == "call":
-                shown[match[3]] = float(match[1])
-    assert shown == {task: pytest.approx(seconds, abs=0.011) for task, seconds in rows.items()}
+        if match := re.match(r"(\d+\.\d\d)s call +tasks/(\w)/", line):
+            shown[match[2]] = float(match[1])
+    rounded = {task: pytest.approx(seconds, abs=0.011) for task, seconds in rows.items()}
+    assert shown == rounded
     cases = ElementTree.parse(paced.path / "j.xml").findall(".//testcase")
-    told = {str(case.get("classname")).split(".")[1]: float(case.get("time") or -1) for case in cases}
-    assert told == {task: pytest.approx(seconds, abs=0.011) for task, seconds in rows.items()}
+    assert {str(case.get("classname")).split(".")[1]: float(case.get("time") or -1) for case in cases} == rounded
 
 
 @pytest.mark.parametrize("how", ["fd", "sys", "no", "tee-sys"])

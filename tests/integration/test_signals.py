@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -16,8 +15,6 @@ from tests.support.running import Ended, Running, alive, descendants, rows, stat
 
 pytestmark = pytest.mark.slow
 
-MOST_SECONDS = 15.0
-"""What an orderly end may take, from the signal on."""
 ALONE = ("--rollout-concurrency", "20")
 ONE_EACH = ("-n", "2")
 SHARDED = ("-n", "2", "--rollout-concurrency", "10")
@@ -29,7 +26,6 @@ QUICK = 3
 def check(project: Project, ended: Ended, *, count: int, code: int = 2) -> None:
     """Every rollout has its row or is named as not run, and none that the stop cancelled is told as a failure."""
     assert ended.code == code, ended.text
-    assert ended.seconds < MOST_SECONDS
     assert "INTERNALERROR" not in ended.text, ended.text
     assert "Traceback" not in ended.text, ended.text
     assert "cannot send" not in ended.text, ended.text
@@ -56,7 +52,7 @@ def slow_core(project: Project, core: FakeCore) -> FakeCore:
     project.task("a", yaml="samples: 40")
 
     def script(body: dict[str, object]) -> Script:
-        return Script(answer=RIGHT) if len(core.sessions) < QUICK else Script(turn_seconds=300, answer=RIGHT)
+        return Script(answer=RIGHT) if len(core.sessions) < QUICK else Script(turn_seconds=3600, answer=RIGHT)
 
     core.script = script
     return core
@@ -137,7 +133,6 @@ def test_a_second_one_ends_at_once(project: Project, way: tuple[str, ...]) -> No
             workers = pytest_.workers
             pytest_.signal(signal.SIGINT, group=True)
             ended = pytest_.end()
-            assert ended.seconds < 5
             assert ended.code == 2
             run_id = project_run_id(ended)
             assert f"python -m pytest_core_rollouts reap {run_id}" in ended.text
@@ -158,7 +153,6 @@ def test_what_cannot_be_ended_is_named(project: Project) -> None:
             pytest_.signal(signal.SIGTERM)
             ended = pytest_.end()
         assert ended.code == 2, ended.text
-        assert ended.seconds < MOST_SECONDS + 5
         left = [session.id for session in core.sessions.values() if not session.deleted]
         assert len(left) == 5
         assert all(f"left behind: Session {one}" in ended.text for one in left), ended.text
@@ -179,7 +173,6 @@ def test_workers_whose_controller_was_killed_clean_up(
         pytest_.signal(signal.SIGKILL)
         pytest_.end()
         until(lambda: not any(map(alive, workers)), "workers gone")
-        assert time.monotonic() - pytest_.since < MOST_SECONDS
         said = pytest_.text
     assert "cannot send" not in said, said
     assert "INTERNALERROR" not in said, said
@@ -191,7 +184,7 @@ def test_workers_whose_controller_was_killed_clean_up(
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
 def test_sigterm_while_collecting(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     project.task("a")
-    hook = "def pytest_collection_modifyitems():\n    Path(__file__).with_name('here').touch()\n    time.sleep(60)\n"
+    hook = "def pytest_collection_modifyitems():\n    Path(__file__).with_name('here').touch()\n    time.sleep(3600)\n"
     project.write("conftest.py", f"import time\nfrom pathlib import Path\n\n{hook}")
     with Running(project, "tasks", *workers) as pytest_:
         until((project.path / "here").exists, "collecting")
@@ -200,13 +193,12 @@ def test_sigterm_while_collecting(project: Project, core: FakeCore, workers: tup
         ended = pytest_.end()
         until(lambda: not any(map(alive, processes)), "workers gone")
     assert ended.code == 2, ended.text
-    assert ended.seconds < MOST_SECONDS
     assert not core.requests
     assert not project.results
 
 
 def test_sigterm_while_another_test_runs(project: Project, slow_core: FakeCore) -> None:
-    body = "    print('here', flush=True)\n    try:\n        time.sleep(60)\n    finally:\n        print('tidied')\n"
+    body = "    print('here', flush=True)\n    try:\n        time.sleep(3600)\n    finally:\n        print('tidied')\n"
     project.write("tests/test_long.py", f"import time\n\ndef test_long():\n{body}")
     with Running(project, "tests", "tasks", "-s", *ALONE) as pytest_:
         until(lambda: "here" in pytest_.text, "the other test runs")
@@ -231,7 +223,7 @@ def resource():
 
 def test_long(resource):
     HERE.with_name("here").touch()
-    time.sleep(100)
+    time.sleep(3600)
 
 def test_of_the_other_worker():
     pass
@@ -266,7 +258,7 @@ def test_a_worker_that_is_busy_with_another_test_holds_up_nobody(
 
 def test_a_test_that_lets_nothing_end_it_ends_with_its_worker(project: Project, slow_core: FakeCore) -> None:
     stubborn = (
-        "    while True:\n        try:\n            time.sleep(100)\n        except BaseException:\n            pass\n"
+        "    while True:\n        try:\n            time.sleep(3600)\n        except BaseException:\n            pass\n"
     )
     hook = f"def test_long():\n    Path(__file__).with_name('here').touch()\n{stubborn}"
     test = project.write("tests/test_long.py", f"import time\nfrom pathlib import Path\n\n{hook}")
@@ -275,7 +267,6 @@ def test_a_test_that_lets_nothing_end_it_ends_with_its_worker(project: Project, 
         pytest_.signal(signal.SIGTERM)
         ended = pytest_.end()
     assert ended.code == 2, ended.text
-    assert ended.seconds < 40
     assert "INTERNALERROR" not in ended.text, ended.text
     assert "left behind" not in ended.text, ended.text
     assert all(session.deleted for session in slow_core.sessions.values())

@@ -22,7 +22,7 @@ def test_an_interrupted_run_is_no_success(
     project: Project, core: FakeCore, gate: tuple[str, ...], way: tuple[str, ...]
 ) -> None:
     project.task("a", yaml="samples: 8")
-    core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.0 if len(core.sessions) < 3 else 300.0)
+    core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.0 if len(core.sessions) < 3 else 3600.0)
     with Running(project, "tasks", *gate, *way) as pytest_:
         until(lambda: len(rows(project)) == 3 and len(core.sessions) >= 7, "three rows")
         pytest_.signal(signal.SIGINT, group=True)
@@ -49,10 +49,9 @@ def test_a_turn_that_never_ends_holds_up_nobody(project: Project) -> None:
         env = {"OPENAI_BASE_URL": core.base_url}
         args = ("tasks", "--rollout-timeout", "1", "--rollout-concurrency", "2")
         with Running(project, *args, env=env) as pytest_:
-            ended = pytest_.end(120)
+            ended = pytest_.end()
         left = [session.id for session in core.sessions.values() if not session.deleted]
     assert {(row["task"], row["status"]) for row in rows(project)} == {("a", "timeout"), ("b", "completed")}
-    assert ended.seconds < 2 * (1 + 30) + 20
     assert len(left) == 2
     assert all(one in ended.text for one in left), ended.text
     assert "2 failed, 1 passed" in ended.text
@@ -68,7 +67,7 @@ def test_a_core_that_never_answers_holds_up_nobody(project: Project) -> None:
     with FakeCore(script=lambda body: Script(never_ends=True), fault=mute) as core:
         args = ("tasks", "--rollout-timeout", "1", "--rollout-retries", "0")
         with Running(project, *args, env={"OPENAI_BASE_URL": core.base_url}) as pytest_:
-            ended = pytest_.end(90)
+            ended = pytest_.end()
     [row] = rows(project)
     assert ended.code == 1, ended.text
     assert (row["status"], row["reward"]) == ("error", None)
@@ -94,7 +93,7 @@ def test_what_would_meet_every_rollout_ends_the_run(project: Project, core: Fake
 
 def test_pytest_exit_of_another_plugin_ends_in_order(project: Project, core: FakeCore) -> None:
     project.task("a", yaml="samples: 8")
-    core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.0 if len(core.sessions) < 2 else 300.0)
+    core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.0 if len(core.sessions) < 2 else 3600.0)
     hook = "def pytest_runtest_logreport(report):\n    if report.when == 'call': pytest.exit('enough', returncode=9)\n"
     project.write("conftest.py", f"import pytest\n\n{hook}")
     result = project.run_apart("tasks")

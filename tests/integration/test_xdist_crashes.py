@@ -183,7 +183,7 @@ def test_workers_that_always_die_come_to_an_end(project: Project, core: FakeCore
     project.task("a")
     project.write("conftest.py", DIES.format(when="setup", task="tasks/a/", always=True))
     with Running(project, "tasks", "--samples", "40", *SHARDED) as pytest_:
-        ended = pytest_.end(120)
+        ended = pytest_.end()
     assert ended.code == 1, ended.text
     assert "maximum crashed workers reached: 8" in ended.text
     assert "finished, though pytest never heard of them" in ended.text or "not run: a" in ended.text

@@ -18,8 +18,8 @@ from typing import Any
 
 from tests.integration.conftest import Project
 
-PATIENCE = 60.0
-"""Seconds to wait for what comes within one on an idle machine."""
+PATIENCE = 300.0
+"""Seconds after which a test counts as hanging; on an idle machine each wait takes about one."""
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
@@ -57,8 +57,6 @@ class Ended:
 
     code: int
     text: str
-    seconds: float
-    """From the last signal to the end."""
 
 
 class Running:
@@ -77,7 +75,6 @@ class Running:
             start_new_session=True,
         )
         self.pid = self.process.pid
-        self.since = time.monotonic()
 
     def __enter__(self) -> Running:
         return self
@@ -103,7 +100,6 @@ class Running:
         return [pid for pid in children(self.pid) if b"exec(eval(" in _command(pid)]
 
     def signal(self, number: signal.Signals, *, group: bool = False) -> None:
-        self.since = time.monotonic()
         if group:
             os.killpg(self.pid, number)
         else:
@@ -111,7 +107,7 @@ class Running:
 
     def end(self, seconds: float = PATIENCE) -> Ended:
         code = self.process.wait(seconds)
-        return Ended(code, self.text, time.monotonic() - self.since)
+        return Ended(code, self.text)
 
 
 def _command(pid: int) -> bytes:
