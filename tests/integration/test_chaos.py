@@ -24,15 +24,15 @@ from tests.support.running import Running
 IMPATIENT = """
 import functools
 from pytest_core_rollouts.rollout import pulse
-from pytest_core_rollouts.running import core_access, engines, run
+from pytest_core_rollouts.engine import core_access, engine
 from pytest_core_rollouts.agents_api import Client, RetryPolicy
 from pytest_core_rollouts.rollout.attempts import Limits
 
 PAUSES = {"first_pause": 0.05, "longest_pause": 0.5}
 POLICY = RetryPolicy(patience=20, read_timeout=1.5, try_timeout=3, stream_silence=3, **PAUSES)
 core_access.CoreAccess.connect = lambda self: Client(self.base_url, self.api_key, retry=POLICY)
-engines.RolloutRunner = functools.partial(engines.RolloutRunner, limits=Limits(cancel=2, delete=3, unanswered=3))
-run.Pressure = functools.partial(run.Pressure, first_pause=0.3, longest_pause=1.0)
+engine.RolloutRunner = functools.partial(engine.RolloutRunner, limits=Limits(cancel=2, delete=3, unanswered=3))
+engine.AdaptiveLimit = functools.partial(engine.AdaptiveLimit, first_pause=0.3, longest_pause=1.0)
 pulse.PAUSE_SILENT = 0.5
 """
 """A conftest under which faults are waited out in moments."""
@@ -80,8 +80,8 @@ def test_300_rollouts_through_random_faults(
     with capsys.disabled():
         print(
             f"\nchaos, seed {seed}: {len(rows)} rows, {graded} graded, {len(core.sessions)} Sessions, "
-            f"{sum(core.counts.values())} requests, {chaos.injected} faults of {len(chaos.met)} kinds in "
-            f"{ended.seconds:.0f} s; rows lost {lost}, Sessions unnamed {len(left)}, false rewards {len(false)}, "
+            f"{sum(core.counts.values())} requests, {chaos.injected} faults of {len(chaos.met)} kinds; "
+            f"rows lost {lost}, Sessions unnamed {len(left)}, false rewards {len(false)}, "
             f"results lost to faults of requests {len(for_nothing)}"
         )
     assert (lost, left, false, for_nothing) == (0, [], [], [])

@@ -133,7 +133,7 @@ def test_answers_that_are_none_to_one_rollout_stop_no_other(
 def test_one_answer_that_never_comes_at_the_start_ends_no_run(project: Project, core: FakeCore) -> None:
     project.task("a")
     project.write(
-        "conftest.py", "from pytest_core_rollouts.running import core_access\ncore_access.FIRST_ANSWER = 1.0\n"
+        "conftest.py", "from pytest_core_rollouts.engine import core_access\ncore_access.FIRST_ANSWER = 1.0\n"
     )
     core.script = lambda body: Script(answer=RIGHT)
     core.fault = lambda request: Fault(hang=True) if request.route == "sessions" and request.nth == 1 else None
