@@ -154,7 +154,7 @@ class Engine:
             adaptive_limit=self.limit,
             witnesses=Witnesses(store.task_count),
             halted=lambda: self._pool.fatal or store.caps.reached(),
-            spoiled=store.caps.spend,
+            on_retry=store.caps.spend,
         )
         source = parts.replay or parts.resumed
         self._replayer = (
@@ -557,7 +557,7 @@ class Engine:
 
     def _end_in_flight(self, run: Run) -> None:
         """Ask the run's rollouts in flight to end."""
-        self._pool.call_soon(lambda: run._stop.ask(CANCEL_SECONDS))
+        self._pool.call_soon(lambda: run._stop.request(CANCEL_SECONDS))
         self._on_read(run)
 
     @property

@@ -176,7 +176,7 @@ class Pool(Generic[JobT, ClientT, ResultT]):
         await _wait_all({asyncio.ensure_future(client.aclose()) for client in self._idle}, CLOSE_SECONDS)
 
     def _begin_to_end(self) -> None:
-        self._stop.ask(CANCEL_SECONDS)
+        self._stop.request(CANCEL_SECONDS)
         self._ending.set()
 
     def _fill(self) -> None:

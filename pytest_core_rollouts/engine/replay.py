@@ -20,8 +20,8 @@ from pytest_core_rollouts.records.kept_files import read_kept_files
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
 from pytest_core_rollouts.records.rows import check_lasting, effective, read_located, record_at
 from pytest_core_rollouts.results.summary import slim
+from pytest_core_rollouts.rollout.attempt_state import grading_settings
 from pytest_core_rollouts.rollout.attempts import Grader, KeepFiles, Outcome
-from pytest_core_rollouts.rollout.progress import grading_settings
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
 from pytest_core_rollouts.tasks.task import Task
 

@@ -22,7 +22,7 @@ from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, Dead
 from pytest_core_rollouts.agents_api.fault_policies import LocalFault, Retry
 from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
 from pytest_core_rollouts.rollout.stopping import Stop
-from pytest_core_rollouts.rollout.waiting import Fault
+from pytest_core_rollouts.rollout.turn_watch import AttemptFailed
 from pytest_core_rollouts.tasks.matrix import DEFAULT, Agent, MatrixError, Rollout
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ async def wait_for_slot(limit: AdaptiveLimit, stop: Stop, *, pause: float, halte
     earliest = time.monotonic() + pause
     while True:
         if (reason := halted()) is not None:
-            raise Fault(f"no further attempt: {reason}", LocalFault.NO_FURTHER_ATTEMPT.policy)
+            raise AttemptFailed(f"no further attempt: {reason}", LocalFault.NO_FURTHER_ATTEMPT.policy)
         seconds_left = earliest - time.monotonic()
         if seconds_left <= 0 and limit.admits_attempt():
             return
@@ -199,10 +199,10 @@ class SessionCreation:
                     raise
                 if (reason := self.halted()) is not None:
                     message = f"no Session was created: {error}; {reason}"
-                    raise Fault(message, LocalFault.NO_FURTHER_ATTEMPT.policy) from None
+                    raise AttemptFailed(message, LocalFault.NO_FURTHER_ATTEMPT.policy) from None
                 if time.monotonic() - started > self.outage:
                     message = f"the Core has not created a Session for {self.outage:.0f} s: {error}"
-                    raise Fault(message, LocalFault.NO_SESSION_FOR_AN_HOUR.policy) from None
+                    raise AttemptFailed(message, LocalFault.NO_SESSION_FOR_AN_HOUR.policy) from None
                 core_serves_others = self.limit.created_since(started) or await self._core_answers(error)
             else:
                 self.limit.session_created()

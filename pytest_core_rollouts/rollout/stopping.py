@@ -1,7 +1,7 @@
-"""A stop that many rollouts share: asked for once, heeded by each where it can be.
+"""A stop that many rollouts share. It is requested once, and each rollout follows it as it can.
 
-Cancelling a task would throw away whatever it is at. A rollout has to end its Turn, keep its record and delete its
-Session, so it is asked first: work that may be given up (`unless_stopped`) is, the rest goes on to the deadline.
+To cancel a task would throw away its work. A rollout has to end its Turn, save its record and delete its Session, so
+it is asked to stop first: work that may be given up (`unless_stopped`) is given up, the rest goes on to the deadline.
 """
 
 from __future__ import annotations
@@ -13,77 +13,79 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-RELUCTANT = 1.0
-"""Seconds after which a task that did not heed its cancellation is cancelled once more."""
+RECANCEL_AFTER = 1.0
+"""Seconds after which a task that has not ended is cancelled again."""
 
 
 class Stopped(Exception):
-    """The work was given up because a stop was asked for."""
+    """The work was given up because a stop was requested."""
 
 
 class Stop:
-    """Belongs to one event loop: use it there."""
+    """A request to stop. It belongs to one event loop: use it there."""
 
     def __init__(self) -> None:
         self.deadline: float | None = None
-        """On the monotonic clock; None until a stop is asked for."""
-        self._alarms: set[asyncio.Future[None]] = set()
+        """When everything must be over (monotonic clock). None until a stop is requested."""
+        self._waiting: set[asyncio.Future[None]] = set()
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
+        """Whether a stop was requested."""
         return self.deadline is not None
 
     @property
-    def left(self) -> float:
-        """Seconds to the deadline."""
+    def seconds_left(self) -> float:
+        """Seconds until the deadline; infinite if no stop was requested."""
         return float("inf") if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
-    def ask(self, seconds: float) -> None:
-        """Ask everybody to be done within `seconds`. Asking again changes nothing."""
+    def request(self, seconds: float) -> None:
+        """Request that everything is over within `seconds`. A second request changes nothing."""
         if self.deadline is not None:
             return
         self.deadline = time.monotonic() + seconds
-        for alarm in self._alarms:
-            if not alarm.done():
-                alarm.set_result(None)
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
 
-    async def before(self, task: asyncio.Task[Any], grace: float = 0.0) -> bool:
-        """Wait until `task` is done, or for `grace` more seconds (to the deadline at most) once a stop is asked for.
+    async def wait_for(self, task: asyncio.Task[Any], grace: float = 0.0) -> bool:
+        """Wait until `task` is done, or until `grace` seconds after a stop was requested, but not past the deadline.
 
-        Returns whether it is done.
+        Returns whether the task is done. It is not cancelled.
         """
-        if not self.asked:
-            alarm: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._alarms.add(alarm)
+        if not self.requested:
+            requested: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.add(requested)
             try:
-                await asyncio.wait({task, alarm}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({task, requested}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                self._alarms.discard(alarm)
+                self._waiting.discard(requested)
         if not task.done() and grace > 0:
-            await asyncio.wait({task}, timeout=min(grace, self.left))
+            await asyncio.wait({task}, timeout=min(grace, self.seconds_left))
         return task.done()
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T], grace: float = 0.0) -> T:
-        """What `work` returns or raises. Raises Stopped, with `work` cancelled, `grace` seconds after a stop.
+        """Return or raise what `work` does.
 
-        After a stop nothing new begins: then `work` is not even started.
+        Raises Stopped, with `work` cancelled, `grace` seconds after a stop was requested. If it was requested before,
+        `work` is not started.
         """
-        if self.asked:
+        if self.requested:
             work.close()
             raise Stopped
         task = asyncio.ensure_future(work)
         try:
-            if await self.before(task, grace):
+            if await self.wait_for(task, grace):
                 return task.result()
         finally:
-            await end(task)
+            await cancel_and_wait(task)
         raise Stopped
 
 
-async def end(task: asyncio.Task[Any]) -> None:
-    """Cancel `task` and wait until it has ended; its result or exception stays in it."""
+async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
+    """Cancel `task` and wait until it has ended. Its result or exception stays in it."""
     while not task.done():
-        task.cancel()  # again and again: a time limit that passes at the same moment can swallow it
-        await asyncio.wait({task}, timeout=RELUCTANT)
+        task.cancel()  # repeatedly: a timeout that expires at the same moment can swallow a cancellation
+        await asyncio.wait({task}, timeout=RECANCEL_AFTER)
     if not task.cancelled():
-        task.exception()  # whoever needs it takes it from the task; asyncio need not complain that nobody did
+        task.exception()  # marks the exception as read, so that asyncio does not log it

@@ -1,9 +1,9 @@
 """Whether a fault of a model's server stops the run: only if a second rollout met it, so that no agent can stop a run.
 
-An agent can write requests to its model by hand, and so have a refusal that no other rollout would get. Therefore a
-Turn counts as a witness only if its agent had used no tool yet, and the run stops only when rollouts of two tasks met
-the same fault with the same agent file. In a run of one task, two rollouts of it do. A Turn that completes in between
-shows that the model can be asked: what was seen before it counts no more. Under xdist each worker has its own.
+An agent can write requests to its model by hand, and so provoke a refusal that no other rollout would get. Therefore a
+Turn counts as a witness only if its agent had not used a tool yet. The run stops only when rollouts of two tasks met
+the same fault with the same agent file (in a run of one task, two rollouts of it). A Turn that completes shows that
+the model answers: what was seen before no longer counts. Under xdist each worker has its own witnesses.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 from pytest_core_rollouts.agents_api import FaultPolicy
 from pytest_core_rollouts.tasks.matrix import Rollout
 
-_WORDS = frozenset({"message", "reasoning"})
-"""Types of Items by which an agent says something and does nothing."""
+_MESSAGE_TYPES = frozenset({"message", "reasoning"})
+"""Types of Items that are only text: the agent did nothing."""
 
 
 @dataclass
 class Witnesses:
-    """What the rollouts of a process saw of faults that would stop the run. `task_count`: of a run, by its id."""
+    """Which rollouts of this process met faults that would stop the run. `task_count(run_id)` counts a run's tasks."""
 
     task_count: Callable[[str], int]
     _seen: dict[str, dict[FaultPolicy, set[tuple[str, str]]]] = field(default_factory=dict)
-    """By agent and fault: task and id of each rollout that met it."""
+    """By agent and fault: task id and rollout id of each rollout that met it."""
 
     def confirm(self, fault: FaultPolicy, rollout: Rollout) -> bool:
         """Note that `rollout` met `fault`. Returns True if that is enough to stop the run."""
@@ -35,10 +35,10 @@ class Witnesses:
         return len(tasks) > 1 or (len(seen) > 1 and self.task_count(rollout.run_id) == 1)
 
     def refute(self, rollout: Rollout) -> None:
-        """The model answered this rollout's agent to the end of its Turn."""
+        """Note that the model answered this rollout's agent to the end of its Turn."""
         self._seen.pop(rollout.agent.slug, None)
 
 
 def used_a_tool(items: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether an agent has done more than speak, by its Turn's Items."""
-    return any(item.get("type") not in _WORDS for item in items)
+    """Return whether the Items of a Turn show that its agent did more than write messages."""
+    return any(item.get("type") not in _MESSAGE_TYPES for item in items)

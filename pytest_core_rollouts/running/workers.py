@@ -33,7 +33,7 @@ from pytest_core_rollouts.collecting.collect import RolloutItem
 from pytest_core_rollouts.collecting.explain import explain_fault
 from pytest_core_rollouts.collecting.generated import find_generated
 from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
-from pytest_core_rollouts.rollout.progress import lost_record
+from pytest_core_rollouts.rollout.attempt_state import lost_record
 from pytest_core_rollouts.running.display import REDRAW, State
 from pytest_core_rollouts.running.session_run import SessionRun
 from pytest_core_rollouts.running.sharding import ShardScheduling, shard_of

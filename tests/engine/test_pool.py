@@ -239,8 +239,8 @@ def test_a_stop_is_told_to_what_runs_and_drops_what_waits() -> None:
 
     async def heed(stop: Stop) -> None:
         work = asyncio.ensure_future(asyncio.sleep(60))
-        await stop.before(work)
-        heeded.append(stop.left)
+        await stop.wait_for(work)
+        heeded.append(stop.seconds_left)
         work.cancel()
 
     with started(2) as pool:
@@ -276,7 +276,7 @@ def test_a_job_that_does_not_heed_a_stop_is_cancelled(monkeypatch: pytest.Monkey
 
 def test_a_second_stop_returns_at_once() -> None:
     async def linger(stop: Stop) -> None:
-        await stop.before(asyncio.ensure_future(asyncio.sleep(60)))
+        await stop.wait_for(asyncio.ensure_future(asyncio.sleep(60)))
         await asyncio.sleep(0.5)
 
     with started(1) as pool:

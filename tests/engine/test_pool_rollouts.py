@@ -17,7 +17,7 @@ from pytest_core_rollouts.tasks.matrix import Rollout
 from tests.support.api import QUICK
 from tests.support.fake_core import FakeCore, Fault, Request, Script
 from tests.support.pools import CollectingPool
-from tests.support.rollouts import LIMITS, RIGHT, Keeper, grade, nothing_open, plan, refused
+from tests.support.rollouts import RIGHT, TIMEOUTS, Keeper, grade, nothing_open, plan, refused
 
 TIMEOUT = 20.0
 
@@ -31,7 +31,7 @@ def nothing_is_left() -> Iterator[None]:
 @contextmanager
 def rollouts(core: FakeCore, concurrency: int) -> Iterator[tuple[CollectingPool[Rollout, Client, Outcome], Keeper]]:
     keeper = Keeper(core)
-    runner = RolloutRunner(grade=grade, save=keeper, limits=LIMITS)
+    runner = RolloutRunner(grade=grade, save=keeper, timeouts=TIMEOUTS)
 
     async def run(client: Client, rollout: Rollout, stop: Stop) -> Outcome:
         outcome = await runner.run(client, rollout, stop)

@@ -12,7 +12,7 @@ from pytest_core_rollouts.engine.resume import Resumed, Verdict, changes, resume
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
 from pytest_core_rollouts.records.rows import append
-from pytest_core_rollouts.rollout.progress import Progress, lost_record
+from pytest_core_rollouts.rollout.attempt_state import AttemptState, lost_record
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
 from pytest_core_rollouts.tasks.task_settings import Network
 from tests.support.rollouts import RUN_ID, TASK, plan
@@ -22,7 +22,7 @@ def row(
     reward: float | None = 1.0, *, rollout: Rollout | None = None, attempt: int = 1, **fields: Any
 ) -> RolloutRecord:
     """A row that was written for the rollout as it was then."""
-    progress = Progress(rollout or plan(), attempt, session_id="s1", answer=Answer(value={"n": 1}))
+    progress = AttemptState(rollout or plan(), attempt, session_id="s1", answer=Answer(value={"n": 1}))
     if reward is not None:
         progress.grade = Grade(reward)
     status: Any = fields.pop("status", "error" if reward is None else "completed")

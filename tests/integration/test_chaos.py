@@ -23,17 +23,17 @@ from tests.support.running import Running
 
 IMPATIENT = """
 import functools
-from pytest_core_rollouts.rollout import pulse
+from pytest_core_rollouts.rollout import turn_watch
 from pytest_core_rollouts.engine import core_access, engine
 from pytest_core_rollouts.agents_api import Client, RetryPolicy
-from pytest_core_rollouts.rollout.attempts import Limits
+from pytest_core_rollouts.rollout.attempts import Timeouts
 
 PAUSES = {"first_pause": 0.05, "longest_pause": 0.5}
 POLICY = RetryPolicy(patience=20, read_timeout=1.5, try_timeout=3, stream_silence=3, **PAUSES)
 core_access.CoreAccess.connect = lambda self: Client(self.base_url, self.api_key, retry=POLICY)
-engine.RolloutRunner = functools.partial(engine.RolloutRunner, limits=Limits(cancel=2, delete=3, unanswered=3))
+engine.RolloutRunner = functools.partial(engine.RolloutRunner, timeouts=Timeouts(cancel=2, delete=3, unanswered=3))
 engine.AdaptiveLimit = functools.partial(engine.AdaptiveLimit, first_pause=0.3, longest_pause=1.0)
-pulse.PAUSE_SILENT = 0.5
+turn_watch.UNPROVEN_PAUSE = 0.5
 """
 """A conftest under which faults are waited out in moments."""
 

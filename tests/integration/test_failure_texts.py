@@ -62,7 +62,7 @@ def test_long_accounts_are_cut(project: Project, core: FakeCore) -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (None, "/workspace/outputs/answer.json not found; Artifacts seen: ['/workspace/outputs/Answer.json']"),
+        (None, "no answer.json; files found: /workspace/outputs/Answer.json"),
         (b"[1]", "the answer is an array; a JSON object was due"),
         (b'```json\n{"x": 1}\n```', "the agent wrote: ```json\\n{"),
         (b'{"x": 1, "x": 1}', "duplicate key"),

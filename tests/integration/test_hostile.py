@@ -82,7 +82,7 @@ def test_what_is_waited_for_is_said(project: Project, core: FakeCore, workers: t
     assert "HTTP 503 execution_unavailable" in said[-1]
     assert all(line.isprintable() for line in said)
     [row] = project.records
-    assert re.match(r"waited \d+ s for the Core, beside its limit \(HTTP 503", row["notes"][0])
+    assert re.match(r"waited \d+ s for the Core, which the limit does not count \(HTTP 503", row["notes"][0])
     assert row["duration_s"] < 3
 
 

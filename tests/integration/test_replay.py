@@ -107,7 +107,7 @@ def test_the_new_row_names_its_source_and_keeps_what_it_says_of_the_agent(projec
 @pytest.mark.usefixtures("no_core")
 def test_what_has_no_answer_keeps_its_result(project: Project) -> None:
     project.task("a")
-    missing = "/workspace/outputs/answer.json not found; Artifacts seen: none"
+    missing = "no answer.json: the agent left no files in /workspace/outputs"
     no_json = {"answer_text": "x = 1", "notes": ["the answer is not valid JSON: Expecting value (line 1, column 1)"]}
     old(
         project,

@@ -79,14 +79,14 @@ def test_what_is_over_a_cap_is_left_out_and_noted() -> None:
 def test_a_pattern_that_finds_nothing_is_noted() -> None:
     answer, result = ran({}, Outputs(("fix.patch",)))
     assert answer.artifacts == {}
-    assert list(result.record.notes) == ["outputs: no file is fix.patch"]
+    assert list(result.record.notes) == ["outputs: no file matches fix.patch"]
 
 
 @pytest.mark.parametrize("name", ["../escape", "a/../../b", "a//b", "./a", "line\nbreak", "back\\slash", "/abs", ""])
 def test_a_name_that_is_no_path_is_left_out(name: str) -> None:
     answer, result = ran({f"{BASE}{name}": b"x"}, Outputs(("**",)))
     assert answer.artifacts == {}
-    assert all("its name can't be kept" in note or "no file is" in note for note in result.record.notes)
+    assert all("its name can't be kept" in note or "no file matches" in note for note in result.record.notes)
     assert result.record.notes
 
 

@@ -75,7 +75,7 @@ def test_an_answer_elsewhere_is_none_and_is_named(path: str) -> None:
         assert ran.verdict == ("completed", 0.0)
         assert ran.record.answer is None
         assert ran.record.error is None
-        assert f"{ANSWER_PATH} not found; Artifacts seen: [{path!r}]" in ran.record.notes[0]
+        assert f"no answer.json; files found: {path}" in ran.record.notes[0]
         assert core.counts["content"] == 0
         assert len(core.sessions) == 1
 
@@ -84,7 +84,7 @@ def test_no_answer_at_all() -> None:
     with FakeCore() as core:
         ran = run(core)
         assert ran.verdict == ("completed", 0.0)
-        assert f"{ANSWER_PATH} not found; Artifacts seen: []" in ran.record.notes[0]
+        assert "no answer.json: the agent left no files in /workspace/outputs" in ran.record.notes[0]
 
 
 def test_of_many_artifacts_some_are_named() -> None:

@@ -7,10 +7,10 @@ import time
 import pytest
 
 from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.rollout.attempts import Limits
+from pytest_core_rollouts.rollout.attempts import Timeouts
 from tests.support.api import quick
 from tests.support.fake_core import FakeCore, Fault, Script
-from tests.support.rollouts import LIMITS, RIGHT, on, only_session, plan, refused, run
+from tests.support.rollouts import RIGHT, TIMEOUTS, on, only_session, plan, refused, run
 
 
 def test_a_deletion_that_fails_three_times_is_tried_a_fourth() -> None:
@@ -30,7 +30,7 @@ def test_a_deletion_that_never_works_is_a_warning(fault: Fault) -> None:
         core.fault = on("delete", fault)
         began = time.monotonic()
         ran = run(core, plan(retries=3), retry=quick(patience=60.0))
-        assert time.monotonic() - began < LIMITS.delete + 2
+        assert time.monotonic() - began < TIMEOUTS.delete + 2
         assert ran.verdict == ("completed", 1.0)
         assert ran.record.error is None
         assert ran.record.notes == []
@@ -41,7 +41,7 @@ def test_a_deletion_that_never_works_is_a_warning(fault: Fault) -> None:
 
 def test_a_session_that_settles_slowly_is_waited_for() -> None:
     with FakeCore(script=lambda body: Script(answer=RIGHT, settle_seconds=0.4)) as core:
-        ran = run(core, limits=Limits(delete=5.0))
+        ran = run(core, timeouts=Timeouts(delete=5.0))
         assert ran.warnings == ()
         assert only_session(core).deleted
         assert core.counts["delete"] < 10
@@ -57,7 +57,7 @@ def test_the_next_slot_goes_on_after_a_session_that_stays() -> None:
     with FakeCore(script=lambda body: Script(answer=RIGHT, settle_seconds=60)) as core:
         began = time.monotonic()
         ran = run(core)
-        assert time.monotonic() - began < LIMITS.delete + 2
+        assert time.monotonic() - began < TIMEOUTS.delete + 2
         assert ran.verdict == ("completed", 1.0)
         assert "409" in ran.warnings[0]
 

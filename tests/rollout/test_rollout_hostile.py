@@ -19,22 +19,22 @@ import pytest
 from pytest_core_rollouts.agents_api import Client
 from pytest_core_rollouts.collecting.explain import explain_fault
 from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.rollout import fetching, pulse
+from pytest_core_rollouts.rollout import fetching, turn_watch
 from pytest_core_rollouts.rollout.attempts import Outcome, RolloutRunner
 from pytest_core_rollouts.rollout.stopping import Stop
 from tests.support.api import quick
 from tests.support.fake_core import FakeCore, Fault, Request, Script
-from tests.support.rollouts import LIMITS, RIGHT, grade, on, only_session, plan, refused, run, said
+from tests.support.rollouts import RIGHT, TIMEOUTS, grade, on, only_session, plan, refused, run, said
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m\x00\r\n\u2028\u202e\ud835<script>alert(1)</script>|`\x7f"
 MiB = 1024 * 1024
-HASTY = dataclasses.replace(LIMITS, outage=0.6)
+HASTY = dataclasses.replace(TIMEOUTS, outage=0.6)
 
 
 @pytest.fixture(autouse=True)
 def silence_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that tells of nothing is believed for a moment only."""
-    monkeypatch.setattr(pulse, "PAUSE_SILENT", 0.3)
+    monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 0.3)
 
 
 def told(record: RolloutRecord) -> str:
@@ -85,7 +85,7 @@ def test_what_a_server_says_reaches_no_terminal_as_it_is(script: Script) -> None
 def test_what_a_refusal_says_reaches_no_terminal_as_it_is(status: int) -> None:
     with FakeCore() as core:
         core.fault = on("create", refused(status, HOSTILE, HOSTILE, HOSTILE))
-        ran = run(core, plan(retries=0), retry=quick(patience=0.1), limits=HASTY)
+        ran = run(core, plan(retries=0), retry=quick(patience=0.1), timeouts=HASTY)
         assert ran.verdict == ("error", None)
         assert harmless(told(ran.record))
         assert harmless(ran.outcome.fatal or "")
@@ -96,7 +96,7 @@ def test_paths_of_artifacts_reach_no_terminal_as_they_are() -> None:
     with FakeCore(script=lambda body: Script(artifacts=artifacts)) as core:
         ran = run(core)
         assert ran.verdict == ("completed", 0.0)
-        assert "not found" in ran.record.notes[0]
+        assert "no answer.json" in ran.record.notes[0]
         assert harmless(ran.record.notes[0])
 
 
@@ -120,7 +120,7 @@ def test_a_usage_that_is_none_is_unknown(usage: Any) -> None:
         ran = run(core, plan(retries=1))
         assert ran.verdict == ("completed", 1.0)
         assert (ran.record.usage, ran.record.attempt) == (None, 2)
-        assert "the Turn's usage is no object: it is not known" in ran.record.notes
+        assert "the Turn's usage is not an object, so it counts as unknown" in ran.record.notes
         assert RolloutRecord.from_line(ran.record.to_line()).tokens is None
 
 
@@ -133,8 +133,19 @@ def test_a_turns_error_that_is_no_object_is_one_without_a_code() -> None:
         assert (ran.verdict, ran.record.error) == (("failed", None), "the Turn failed: no code: no message")
 
 
+@pytest.mark.parametrize("field", ["message", "code"])
+def test_turn_error_of_any_length_is_bounded_in_the_row(field: str) -> None:
+    """A Core elsewhere may send any length, which the row and every report of it kept."""
+    broke = Script(turn_status="failed", error={"code": "server_error", "message": "m", field: "x" * 100_000})
+    with FakeCore(script=lambda body: broke) as core:
+        ran = run(core, plan(retries=0))
+        assert ran.verdict == ("failed", None)
+        assert ran.record.error is not None
+        assert 1900 < len(ran.record.error) < 2100
+
+
 def test_a_trajectory_without_an_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "ITEMS_LIMIT", 20 * MiB)
+    monkeypatch.setattr(fetching, "MAX_ITEMS_BYTES", 20 * MiB)
     with FakeCore(script=lambda body: Script(answer=RIGHT)) as core:
 
         def page(request: Request) -> Fault:
@@ -150,6 +161,19 @@ def test_a_trajectory_without_an_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> 
         assert len(ran.record.items) == 401
         assert ran.record.notes == ["the trajectory is cut after 401 Items: more than 20,971,520 bytes"]
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 1024
+
+
+def test_artifact_time_that_is_not_a_number_counts_as_the_oldest() -> None:
+    """A time of another type next to a number raised TypeError, so the rollout was an internal error."""
+    with FakeCore(script=lambda body: Script(answer=b'{"sum": -1}')) as core:
+
+        def publish(request: Request) -> None:
+            session = only_session(core)
+            session.artifacts[0]["created_at"] = "yesterday"
+            session.add_artifact(fetching.ANSWER_PATH, RIGHT)
+
+        core.fault = on("artifacts", publish)
+        assert run(core).verdict == ("completed", 1.0)
 
 
 @pytest.mark.parametrize("size", [10 * 1024**3, 10**30])
@@ -232,7 +256,7 @@ def test_a_server_that_never_says_a_word_is_waited_for_and_the_run_stops() -> No
     kept: list[RolloutRecord] = []
 
     async def main(port: int) -> Outcome:
-        runner = RolloutRunner(grade=grade, save=kept.append, limits=HASTY)
+        runner = RolloutRunner(grade=grade, save=kept.append, timeouts=HASTY)
         async with Client(f"http://127.0.0.1:{port}", "key", retry=quick(read_timeout=0.2, patience=0.3)) as client:
             return await runner.run(client, plan(retries=0, timeout=0.5), Stop())
 
@@ -249,7 +273,7 @@ def test_a_server_that_never_says_a_word_is_waited_for_and_the_run_stops() -> No
 def test_a_turn_that_completes_after_its_timeout_makes_no_second_row() -> None:
     """It ignores the cancel, and completes while its Session is being deleted."""
     with FakeCore(script=lambda body: Script(turn_seconds=1.2, ignore_cancel=True, answer=RIGHT)) as core:
-        ran = run(core, plan(timeout=0.4, retries=3), limits=dataclasses.replace(LIMITS, delete=5.0))
+        ran = run(core, plan(timeout=0.4, retries=3), timeouts=dataclasses.replace(TIMEOUTS, delete=5.0))
         assert ran.verdict == ("timeout", 0.0)
         assert len(core.sessions) == 1
         assert only_session(core).deleted
@@ -267,5 +291,5 @@ def test_throttled_creation_is_waited_out_beside_the_limit() -> None:
         assert ran.record.duration_s is not None
         assert ran.record.duration_s < 1.0
         [note] = ran.record.notes
-        expected = r"waited [234] s for the Core, beside its limit \(HTTP 429: \(an empty body, .*\)\)"
+        expected = r"waited [234] s for the Core, which the limit does not count \(HTTP 429: \(an empty body, .*\)\)"
         assert re.fullmatch(expected, note)

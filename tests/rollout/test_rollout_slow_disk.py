@@ -14,7 +14,7 @@ from pytest_core_rollouts.rollout.attempts import RolloutRunner
 from pytest_core_rollouts.rollout.stopping import Stop
 from tests.support.api import QUICK
 from tests.support.fake_core import FakeCore, Script
-from tests.support.rollouts import LIMITS, RIGHT, Keeper, grade, only_session, plan
+from tests.support.rollouts import RIGHT, TIMEOUTS, Keeper, grade, only_session, plan
 
 
 class SlowKeeper(Keeper):
@@ -40,10 +40,10 @@ def test_while_one_row_is_written_another_rollout_comes_to_its_end() -> None:
                 Client(core.base_url, core.api_key, retry=QUICK) as two,
             ):
                 first = asyncio.ensure_future(
-                    RolloutRunner(grade=grade, save=slow, limits=LIMITS).run(one, plan(sample=0))
+                    RolloutRunner(grade=grade, save=slow, timeouts=TIMEOUTS).run(one, plan(sample=0))
                 )
                 assert await asyncio.to_thread(slow.writing.wait, 20)
-                await RolloutRunner(grade=grade, save=quick, limits=LIMITS).run(two, plan(sample=1))
+                await RolloutRunner(grade=grade, save=quick, timeouts=TIMEOUTS).run(two, plan(sample=1))
                 assert not first.done()
                 assert not core.sessions["sess_00000001"].deleted  # its row is not there yet
                 slow.may_end.set()
@@ -61,7 +61,7 @@ def test_a_run_that_is_cancelled_while_its_row_is_written_has_one_row(cancels: i
 
         async def main() -> None:
             async with Client(core.base_url, core.api_key, retry=QUICK) as client:
-                runner = RolloutRunner(grade=grade, save=keeper, limits=LIMITS)
+                runner = RolloutRunner(grade=grade, save=keeper, timeouts=TIMEOUTS)
                 running = asyncio.ensure_future(runner.run(client, plan()))
                 assert await asyncio.to_thread(keeper.writing.wait, 20)
                 for _ in range(cancels):
@@ -89,7 +89,7 @@ def test_a_disk_that_turns_out_full_while_the_run_is_cancelled_is_told() -> None
 
         async def main() -> None:
             async with Client(core.base_url, core.api_key, retry=QUICK) as client:
-                runner = RolloutRunner(grade=grade, save=save, limits=LIMITS)
+                runner = RolloutRunner(grade=grade, save=save, timeouts=TIMEOUTS)
                 running = asyncio.ensure_future(runner._attempts(client, plan(), Stop()))
                 assert await asyncio.to_thread(writing.wait, 20)
                 running.cancel()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pytest_core_rollouts.rollout import pulse
+from pytest_core_rollouts.rollout import turn_watch
 from tests.support.fake_core import FakeCore, Fault, Script
 from tests.support.rollouts import (
     RIGHT,
@@ -26,7 +26,7 @@ USAGE = {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18}
 @pytest.fixture(autouse=True)
 def silence_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that tells of nothing is believed for a moment only."""
-    monkeypatch.setattr(pulse, "PAUSE_SILENT", 0.3)
+    monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 0.3)
 
 
 def test_a_right_answer_is_rewarded_and_its_session_deleted() -> None:
@@ -112,7 +112,7 @@ def test_a_function_result_that_nobody_can_give_is_a_failure_at_once() -> None:
     with FakeCore(script=lambda body: Script(requires_action=True)) as core:
         ran = run(core, plan(timeout=60, retries=3))
         assert ran.verdict == ("failed", 0.0)
-        assert ran.record.error == "the Session waits for what a rollout can't give: function_call ask"
+        assert ran.record.error == "the Session requires an action that a rollout can't perform: function_call ask"
         assert ran.record.duration_s is not None
         assert ran.record.duration_s < 5
         assert only_session(core).cancels >= 1
@@ -144,7 +144,7 @@ def test_no_turn_before_the_limit_is_an_error_that_names_the_session() -> None:
         ran = run(core, plan(timeout=0.4, retries=0))
         assert ran.verdict == ("error", None)
         assert ran.record.error is not None
-        assert ran.record.error.startswith("no Turn began within the limit of 0.4 s")
+        assert ran.record.error.startswith("no Turn started within 0.4 s")
         assert "--rollout-timeout" in ran.record.error
         (warning,) = ran.warnings
         assert only_session(core).id in warning
@@ -168,7 +168,7 @@ def test_a_session_that_fails_under_its_turn_is_an_error() -> None:
         core.fault = on("session", said(failed))
         ran = run(core, plan(timeout=60, retries=0))
         assert ran.verdict == ("error", None)
-        assert ran.record.error == "the Session failed while its Turn read in_progress: the sandbox is gone"
+        assert ran.record.error == "the Session failed while its Turn was in_progress: the sandbox is gone"
         assert only_session(core).deleted
 
 
@@ -188,8 +188,8 @@ def test_a_turn_status_of_a_later_version_is_waited_out_and_named() -> None:
     with FakeCore(script=lambda body: Script(turn_status="hibernating", answer=RIGHT)) as core:
         ran = run(core, plan(timeout=1.0, retries=3))
         assert ran.verdict == ("error", None)
-        assert ran.record.error == "the Turn's status still read 'hibernating' at the limit of 1 s"
-        assert ran.record.notes == ["the Turn's status reads 'hibernating', which this version does not know"]
+        assert ran.record.error == "the Turn still had the unknown status 'hibernating' at the limit of 1 s"
+        assert ran.record.notes == ["unknown Turn status 'hibernating'"]
         assert len(core.sessions) == 1
 
 
@@ -197,8 +197,8 @@ def test_a_session_status_of_a_later_version_is_waited_out_and_named() -> None:
     with FakeCore(script=lambda body: Script(never_ends=True, session_status="dreaming")) as core:
         ran = run(core, plan(timeout=1.0, retries=3))
         assert ran.verdict == ("error", None)
-        assert ran.record.error == "the Session's status still read 'dreaming' at the limit of 1 s"
-        assert ran.record.notes == ["the Session's status reads 'dreaming', which this version does not know"]
+        assert ran.record.error == "the Session still had the unknown status 'dreaming' at the limit of 1 s"
+        assert ran.record.notes == ["unknown Session status 'dreaming'"]
 
 
 def test_a_core_that_is_gone_at_the_limit_is_an_error_not_a_timeout() -> None:
@@ -290,5 +290,5 @@ def test_a_core_that_sends_nonsense_is_an_error_of_that_rollout_alone() -> None:
         assert ran.verdict == ("error", None)
         assert ran.record.error is not None
         assert ran.record.error.startswith("internal error: TypeError")
-        assert "waiting.py" in ran.record.error
+        assert "turn_watch.py" in ran.record.error
         assert only_session(core).deleted

@@ -11,14 +11,14 @@ import pytest
 
 from pytest_core_rollouts.agents_api import Client
 from pytest_core_rollouts.grading.answers import Answer, Grade
-from pytest_core_rollouts.rollout import pulse
+from pytest_core_rollouts.rollout import turn_watch
 from pytest_core_rollouts.rollout.attempts import Outcome, RolloutRunner
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.tasks.matrix import Rollout
 from pytest_core_rollouts.tasks.task import Task
 from tests.support.api import QUICK, quick
 from tests.support.fake_core import FakeCore, Fault, Request, Script
-from tests.support.rollouts import LIMITS, RIGHT, Keeper, Ran, grade, on, only_session, plan, refused, run
+from tests.support.rollouts import RIGHT, TIMEOUTS, Keeper, Ran, grade, on, only_session, plan, refused, run
 
 SECONDS = 1.5
 INTERRUPTED = ("cancelled", None)
@@ -27,7 +27,7 @@ INTERRUPTED = ("cancelled", None)
 @pytest.fixture(autouse=True)
 def silence_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that tells of nothing is believed for a moment only."""
-    monkeypatch.setattr(pulse, "PAUSE_SILENT", 0.3)
+    monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 0.3)
 
 
 async def asked_for(core: FakeCore, route: str, *, answered: bool) -> None:
@@ -44,7 +44,7 @@ def stop_at(core: FakeCore, route: str, *, answered: bool = True, retries: int =
 
     async def drive(stop: Stop, task: asyncio.Task[Outcome]) -> None:
         await asked_for(core, route, answered=answered)
-        stop.ask(SECONDS)
+        stop.request(SECONDS)
         began = time.monotonic()
         await asyncio.wait({task}, timeout=SECONDS + 5)
         assert task.done()
@@ -167,7 +167,7 @@ def test_a_stop_between_two_attempts_makes_no_other() -> None:
 def stop_while_grading(grader: Callable[[Task, Answer, Rollout], Grade], grading: threading.Event) -> Ran:
     async def drive(stop: Stop, task: asyncio.Task[Outcome]) -> None:
         await asyncio.to_thread(grading.wait, 10)
-        stop.ask(0.6)
+        stop.request(0.6)
         await asyncio.wait({task}, timeout=5)
         assert task.done()
 
@@ -202,7 +202,7 @@ def test_a_grader_that_takes_too_long_leaves_the_answer() -> None:
 
 def test_a_stop_asked_for_before_makes_no_session() -> None:
     async def drive(stop: Stop, task: asyncio.Task[Outcome]) -> None:
-        stop.ask(SECONDS)
+        stop.request(SECONDS)
 
     with FakeCore() as core:
         ran = run(core, drive=drive)
@@ -216,7 +216,7 @@ def test_a_run_that_is_cancelled_itself_keeps_its_row() -> None:
 
         async def main() -> None:
             async with Client(core.base_url, core.api_key, retry=QUICK) as client:
-                running = RolloutRunner(grade=grade, save=keeper, limits=LIMITS).run(client, plan())
+                running = RolloutRunner(grade=grade, save=keeper, timeouts=TIMEOUTS).run(client, plan())
                 with pytest.raises(asyncio.TimeoutError):
                     await asyncio.wait_for(running, 0.5)
 
@@ -231,7 +231,7 @@ def test_retries_of_a_request_end_with_the_stop() -> None:
 
         async def drive(stop: Stop, task: asyncio.Task[Outcome]) -> None:
             await asked_for(core, "artifacts", answered=False)
-            stop.ask(0.5)
+            stop.request(0.5)
 
         began = time.monotonic()
         ran = run(core, retry=quick(patience=60.0), drive=drive)

@@ -15,14 +15,14 @@ import pytest
 from pytest_core_rollouts.agents_api import Client, RetryPolicy
 from pytest_core_rollouts.engine.pool import PoolStopped
 from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
-from pytest_core_rollouts.rollout.attempts import Limits, Outcome, RolloutRunner
+from pytest_core_rollouts.rollout.attempts import Outcome, RolloutRunner, Timeouts
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.rollout.witnesses import Witnesses
 from pytest_core_rollouts.tasks.matrix import Rollout
 from tests.support.api import quick
 from tests.support.fake_core import FakeCore, Fault, Request, Script
 from tests.support.pools import CollectingPool
-from tests.support.rollouts import LIMITS, RIGHT, Keeper, grade, nothing_open, on, plan, refused, run, scripted
+from tests.support.rollouts import RIGHT, TIMEOUTS, Keeper, grade, nothing_open, on, plan, refused, run, scripted
 
 TIMEOUT = 30.0
 IMPATIENT = quick(patience=0.2)
@@ -41,11 +41,11 @@ def quickly() -> AdaptiveLimit:
 
 @contextmanager
 def rollouts(
-    core: FakeCore, concurrency: int, retry: RetryPolicy = IMPATIENT, limits: Limits = LIMITS
+    core: FakeCore, concurrency: int, retry: RetryPolicy = IMPATIENT, timeouts: Timeouts = TIMEOUTS
 ) -> Iterator[tuple[CollectingPool[Rollout, Client, Outcome], Keeper]]:
     keeper = Keeper(core)
     shared = {"adaptive_limit": quickly(), "witnesses": Witnesses(lambda run_id: 1), "halted": lambda: pool.fatal}
-    runner = RolloutRunner(grade=grade, save=keeper, limits=limits, **shared)  # type: ignore[arg-type]
+    runner = RolloutRunner(grade=grade, save=keeper, timeouts=timeouts, **shared)  # type: ignore[arg-type]
 
     async def run_one(client: Client, rollout: Rollout, stop: Stop) -> Outcome:
         outcome = await runner.run(client, rollout, stop)
@@ -127,7 +127,7 @@ def test_a_stop_ends_the_wait_for_a_further_attempt() -> None:
                 if core.counts["delete"]:
                     break
                 await asyncio.sleep(0.01)
-            stop.ask(1.0)
+            stop.request(1.0)
 
         ran = run(core, plan(retries=1), adaptive_limit=AdaptiveLimit(first_pause=60), drive=drive)
         assert ran.verdict == ("cancelled", None)
@@ -220,7 +220,7 @@ def test_neither_does_it_where_there_is_nobody_else() -> None:
 def test_an_outage_without_an_end_stops_the_run() -> None:
     with FakeCore() as core:
         core.fault = lambda request: refused(503, "no room", "execution_unavailable")
-        with rollouts(core, 3, limits=Limits(outage=0.8, unanswered=0.4)) as (pool, keeper):
+        with rollouts(core, 3, timeouts=Timeouts(outage=0.8, unanswered=0.4)) as (pool, keeper):
             pool.submit(plan(sample=sample, retries=2, timeout=0.5) for sample in range(50))
             with pytest.raises(PoolStopped, match=r"has not created a Session for 1 s: .*503 execution_unavailable"):
                 finished(pool, 50)
@@ -231,8 +231,8 @@ def test_an_outage_without_an_end_stops_the_run() -> None:
 def test_a_run_that_may_spend_no_more_waits_for_no_core() -> None:
     with FakeCore() as core:
         core.fault = lambda request: Fault(status=503)
-        limits = Limits(outage=60.0)
-        ran = run(core, retry=IMPATIENT, limits=limits, halted=lambda: "--rollout-max-time is reached")
+        timeouts = Timeouts(outage=60.0)
+        ran = run(core, retry=IMPATIENT, timeouts=timeouts, halted=lambda: "--rollout-max-time is reached")
         assert ran.verdict == ("error", None)
         assert ran.record.error is not None
         assert ran.record.error.startswith("no Session was created: POST /agents/sessions: HTTP 503")
@@ -246,7 +246,7 @@ def test_a_stop_is_heeded_in_an_outage() -> None:
 
         async def drive(stop: Stop, task: asyncio.Task[Outcome]) -> None:
             await asyncio.sleep(0.5)
-            stop.ask(1.0)
+            stop.request(1.0)
 
         began = time.monotonic()
         assert run(core, plan(timeout=60), retry=IMPATIENT, drive=drive).verdict == ("cancelled", None)

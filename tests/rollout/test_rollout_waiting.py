@@ -7,17 +7,17 @@ from collections import Counter
 
 import pytest
 
-from pytest_core_rollouts.rollout import pulse, waiting
-from pytest_core_rollouts.rollout.attempts import Limits
+from pytest_core_rollouts.rollout import turn_watch
+from pytest_core_rollouts.rollout.attempts import Timeouts
 from tests.support.api import quick
 from tests.support.fake_core import FakeCore, Fault, Request, Script
-from tests.support.rollouts import LIMITS, RIGHT, on, only_session, plan, refused, run, said
+from tests.support.rollouts import RIGHT, TIMEOUTS, on, only_session, plan, refused, run, said
 
 
 @pytest.fixture(autouse=True)
 def silence_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that tells of nothing is believed for a moment only."""
-    monkeypatch.setattr(pulse, "PAUSE_SILENT", 0.3)
+    monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 0.3)
 
 
 def test_time_that_core_asks_to_wait_is_given_back() -> None:
@@ -41,7 +41,7 @@ def test_a_turn_that_outlives_everything_holds_its_slot_for_a_bounded_time() -> 
     with FakeCore(script=lambda body: Script(never_ends=True, ignore_cancel=True)) as core:
         began = time.monotonic()
         ran = run(core, plan(timeout=0.3))
-        assert time.monotonic() - began < 0.3 + LIMITS.cancel + LIMITS.delete + 1.5
+        assert time.monotonic() - began < 0.3 + TIMEOUTS.cancel + TIMEOUTS.delete + 1.5
         assert ran.verdict == ("timeout", 0.0)
         assert ran.record.notes == ["the Turn had not ended 0.5 s after it was cancelled"]
         (warning,) = ran.warnings
@@ -73,9 +73,9 @@ def test_a_rollout_costs_at_most_eight_requests_while_its_stream_lives(
     prepare_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of a Turn that goes on for longer than a stream that never told of anything is believed."""
-    monkeypatch.setattr(pulse, "PAUSE_SILENT", 1.0)
+    monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 1.0)
     with FakeCore(script=lambda body: Script(prepare_seconds=prepare_seconds, turn_seconds=3, answer=RIGHT)) as core:
-        assert run(core, limits=Limits(first_look=0.4)).verdict == ("completed", 1.0)
+        assert run(core, timeouts=Timeouts(first_poll=0.4)).verdict == ("completed", 1.0)
         first_look = {0.0: ["turns"], 0.1: [], 0.8: ["turns"]}  # none: the stream had told of the Turn
         assert [request.route for request in core.requests] == [
             *("create", "events", *first_look[prepare_seconds], "turns", "artifacts", "content", "items", "delete"),
@@ -85,10 +85,10 @@ def test_a_rollout_costs_at_most_eight_requests_while_its_stream_lives(
 def test_what_happened_before_a_stream_that_opens_late_is_looked_for_once_it_is_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pulse, "PAUSE_SILENT", 20.0)
+    monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 20.0)
     with FakeCore(script=lambda body: Script(prepare_seconds=0.4, session_failure="no room")) as core:
         core.fault = on("events", Fault(delay=0.8))
-        ran = run(core, plan(timeout=60, retries=0), limits=Limits(first_look=0.1))
+        ran = run(core, plan(timeout=60, retries=0), timeouts=Timeouts(first_poll=0.1))
         assert ran.record.error == "the Session failed without a Turn: no room"
         assert ran.record.duration_s is not None
         assert ran.record.duration_s < 5
@@ -134,19 +134,19 @@ def test_a_failure_told_by_the_stream_is_found_at_once() -> None:
 
 
 def test_without_a_stream_looks_grow_rare(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse, "PAUSE_FIRST", 0.02)
-    monkeypatch.setattr(pulse, "PAUSE_MOST", 0.3)
+    monkeypatch.setattr(turn_watch, "BACKOFF_FIRST", 0.02)
+    monkeypatch.setattr(turn_watch, "BACKOFF_MAX", 0.3)
     with FakeCore(script=lambda body: Script(turn_seconds=2.0, answer=RIGHT)) as core:
         core.fault = on("events", Fault(status=503))
         assert run(core).verdict == ("completed", 1.0)
         counts = Counter(request.route for request in core.requests)
         # five looks while the pause doubles, then one each 0.3 s, half of them with the Session
         assert counts["turns"] <= 5 + 2.0 / 0.3 + 2
-        assert counts["session"] <= counts["turns"] / waiting.SESSION_EVERY + 1
+        assert counts["session"] <= counts["turns"] / turn_watch.SESSION_POLL_INTERVAL + 1
 
 
 def test_a_stream_that_falls_silent_hands_over_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse, "PAUSE_SILENT", 20.0)
+    monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 20.0)
     with FakeCore(script=lambda body: Script(turn_seconds=1.0, stream="silent", answer=RIGHT)) as core:
         ran = run(core, plan(timeout=60), retry=quick(stream_silence=0.8))
         assert ran.verdict == ("completed", 1.0)
@@ -155,8 +155,8 @@ def test_a_stream_that_falls_silent_hands_over_to_the_clock(monkeypatch: pytest.
 
 
 def test_looks_without_a_stream_are_one_request_each_15_seconds() -> None:
-    requests_a_look = 1 + 1 / waiting.SESSION_EVERY
-    assert pulse.PAUSE_MOST / requests_a_look >= 15
+    requests_a_look = 1 + 1 / turn_watch.SESSION_POLL_INTERVAL
+    assert turn_watch.BACKOFF_MAX / requests_a_look >= 15
 
 
 def test_an_event_that_comes_before_its_truth_does_not_end_the_watch() -> None:
@@ -178,7 +178,7 @@ def test_an_event_that_comes_before_its_truth_does_not_end_the_watch() -> None:
 
 def test_a_cancelled_turn_may_take_its_time() -> None:
     with FakeCore(script=lambda body: Script(never_ends=True, cancel_seconds=0.6)) as core:
-        ran = run(core, plan(timeout=0.3), limits=Limits(cancel=5.0))
+        ran = run(core, plan(timeout=0.3), timeouts=Timeouts(cancel=5.0))
         assert ran.verdict == ("timeout", 0.0)
         assert ran.record.notes == []
         assert only_session(core).deleted

@@ -15,7 +15,7 @@ from typing import Any
 from pytest_core_rollouts.agents_api import Client, RetryPolicy
 from pytest_core_rollouts.grading.answers import Answer, Grade, grade_answer
 from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.rollout.attempts import Limits, Outcome, RolloutRunner
+from pytest_core_rollouts.rollout.attempts import Outcome, RolloutRunner, Timeouts
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
 from pytest_core_rollouts.tasks.task import Task
@@ -27,7 +27,7 @@ RUN_ID = "20261129T120000Z-1f0c"
 TASK = Task(id="sum", instruction="Add the numbers.", expected={"n": 1})
 RIGHT = b'{"n": 1}'
 WRONG = b'{"n": 2}'
-LIMITS = Limits(first_look=0.1, cancel=0.5, fetch=10.0, delete=0.5, unanswered=0.4, create_stopped=0.5, outage=2.0)
+TIMEOUTS = Timeouts(first_poll=0.1, cancel=0.5, fetch=10.0, delete=0.5, unanswered=0.4, create_stopped=0.5, outage=2.0)
 
 
 def plan(task: Task = TASK, agent: Agent | None = None, **changes: Any) -> Rollout:
@@ -80,7 +80,7 @@ def run(
 ) -> Ran:
     """Run one rollout to its end. `drive` may be a coroutine function that acts while it runs."""
     keeper = Keeper(core)
-    settings = {"grade": grade, "save": keeper, "limits": LIMITS, **runner}
+    settings = {"grade": grade, "save": keeper, "timeouts": TIMEOUTS, **runner}
 
     async def main() -> Outcome:
         stop = Stop()

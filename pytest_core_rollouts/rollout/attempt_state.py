@@ -1,4 +1,4 @@
-"""What is known of one attempt at a rollout so far, and the record that is made of it at any time."""
+"""What is known of one attempt at a rollout, and the record that can be made of it at any time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Progress:
-    """Filled in as the attempt goes on. Times are monotonic."""
+class AttemptState:
+    """Filled in while the attempt runs. Times are on the monotonic clock, except for `started_at`."""
 
     rollout: Rollout
     attempt: int
@@ -31,48 +31,51 @@ class Progress:
     grade: Grade | None = None
     started_at: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     start: float = field(default_factory=time.monotonic)
-    """When it began, later by what it `waited`."""
+    """When the attempt started. The time that it `waited` does not count, so it is later by that."""
     waited: float = 0.0
-    """Seconds for which the Core kept its creation waiting."""
+    """Seconds for which the Core kept the creation of the Session waiting."""
     created: float | None = None
-    began: float | None = None
+    """When the Session was created."""
+    turn_seen: float | None = None
     """When the Turn was first seen."""
-    ended: float | None = None
+    turn_ended: float | None = None
     """When the Turn's end was seen, or waiting for it was given up."""
     fetched: float | None = None
+    """When the answer and the Items had been fetched."""
 
-    def begin(self) -> None:
-        """It begins only now."""
+    def start_now(self) -> None:
+        """Set the start to now, after a pause."""
         self.started_at, self.start = datetime.now(timezone.utc), time.monotonic()
 
-    def begin_earlier(self, age: float) -> None:
-        """The Session existed: the attempt began when it was created, `age` seconds ago."""
+    def start_earlier(self, age: float) -> None:
+        """Set the start to the creation of an adopted Session, `age` seconds ago."""
         self.started_at = datetime.now(timezone.utc) - timedelta(seconds=age)
         self.start = self.created = time.monotonic() - age
         self.waited = 0.0
 
     @property
     def turn_id(self) -> str | None:
+        """Id of the Turn. None if no Turn was seen."""
         return None if self.turn is None else self.turn["id"]
 
     @property
     def timings(self) -> dict[str, float]:
-        """Seconds that each stage took, as far as it came."""
-        stages = {"create": self.created, "prepare": self.began, "turn": self.ended, "fetch": self.fetched}
+        """Seconds that each completed stage took: create, prepare, turn, fetch."""
+        stages = {"create": self.created, "prepare": self.turn_seen, "turn": self.turn_ended, "fetch": self.fetched}
         timings: dict[str, float] = {}
-        since = self.start
-        for name, until in stages.items():
-            if until is not None:
-                timings[name] = round(max(0.0, until - since), 4)
-                since = until
+        stage_start = self.start
+        for name, stage_end in stages.items():
+            if stage_end is not None:
+                timings[name] = round(max(0.0, stage_end - stage_start), 4)
+                stage_start = stage_end
         return timings
 
     @property
     def duration_s(self) -> float | None:
-        """Seconds from create to the Turn's end; None without a Session."""
+        """Seconds from the start to the Turn's end, or to now. None without a Session."""
         if self.session_id is None:
             return None
-        return round((self.ended or time.monotonic()) - self.start, 4)
+        return round((self.turn_ended or time.monotonic()) - self.start, 4)
 
     def record(
         self,
@@ -82,6 +85,7 @@ class Progress:
         request_ids: Mapping[str, str],
         outputs: Sequence[Mapping[str, Any]] = (),
     ) -> RolloutRecord:
+        """Return the attempt's record. `request_ids`: see `Client`; `outputs`: the files that were kept."""
         grade = self.grade
         notes = [*self.notes, *((grade.note,) if grade is not None and grade.note else ())]
         return RolloutRecord(
@@ -106,7 +110,7 @@ class Progress:
 
 
 def lost_record(rollout: Rollout, error: str) -> RolloutRecord:
-    """The record of a rollout whose own process could not write one."""
+    """Return the record of a rollout whose process died before it could save one."""
     return RolloutRecord(
         **_identity(rollout, rollout.attempt),
         status="error",
@@ -135,7 +139,7 @@ def _identity(rollout: Rollout, attempt: int) -> dict[str, Any]:
 
 
 def _settings(rollout: Rollout) -> dict[str, Any]:
-    """What else decides the result; no key is among it."""
+    """Return the other settings on which the result depends. They contain no key."""
     outputs = rollout.task.outputs
     return {
         **grading_settings(rollout),
@@ -151,7 +155,7 @@ def _settings(rollout: Rollout) -> dict[str, Any]:
 
 
 def grading_settings(rollout: Rollout) -> dict[str, Any]:
-    """The settings that say how an answer was graded."""
+    """Return the settings that grading depends on."""
     tolerance, threshold = rollout.task.tolerance, rollout.task.pass_threshold
     return {
         **({"pass_threshold": threshold} if threshold != 1 else {}),
