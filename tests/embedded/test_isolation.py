@@ -135,7 +135,7 @@ def test_a_folder_that_sandboxes_cannot_use_is_named(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     (closed / "scratch").mkdir(parents=True)
     closed.chmod(0o700)
-    with pytest.raises(SandboxUnavailable, match=r"closed/scratch does not suit .*: set TMPDIR"):
+    with pytest.raises(SandboxUnavailable, match=r"closed/scratch can't hold the files of sandboxes; set TMPDIR"):
         Isolation.probe(scratch=closed / "scratch")
 
 

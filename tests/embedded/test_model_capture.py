@@ -152,7 +152,7 @@ def test_half_a_line_of_a_dead_writer_makes_way(tmp_path: Path, whole: bytes, le
 def test_what_is_no_capture_is_left_alone(tmp_path: Path) -> None:
     captured = Capture(tmp_path, {"rollout_id": "r", "session_id": "s"})
     captured.path.write_bytes(b"somebody's notes")
-    with pytest.raises(OSError, match="its last line is no exchange with a model, and is left alone"):
+    with pytest.raises(OSError, match="the last line is not part of a capture; move the file away"):
         captured.append({"request": "again"})
     assert captured.path.read_bytes() == b"somebody's notes"
 

@@ -308,7 +308,7 @@ async def test_a_silent_server_is_waited_for_once(tmp_path: Path) -> None:
             assert answer.json()["error"]["code"] == "request_timeout"
         assert len(server.heads) == 1
         assert proxy.failure is not None
-        assert proxy.failure.message == "The model's server said nothing for 0.2 seconds."
+        assert proxy.failure.message == "The model's server sent nothing for 0.2 seconds."
 
 
 @asyncio_test

@@ -119,7 +119,7 @@ async def test_a_request_that_the_server_does_not_take_chooses_no_failure(tmp_pa
         assert (await client.post("/responses", content=endless())).status_code == 502
         assert proxy.failure is None
         assert proxy.agents_failure is not None
-        assert "did not take the whole request" in proxy.agents_failure.message
+        assert "did not read the whole request" in proxy.agents_failure.message
 
 
 @asyncio_test

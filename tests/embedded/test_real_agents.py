@@ -152,19 +152,19 @@ FAILURES = [
     (CONTEXT, "context_length_exceeded", "answered 400: context_length_exceeded: too long"),
     (PROMPT, "context_length_exceeded", "answered 400"),
     (Cut(), "connection_failed", "in the middle of a reply"),
-    (Hang(), "request_timeout", "said nothing for 2 seconds"),
-    (Hang(after_headers=True), "request_timeout", "said nothing for 2 seconds"),
+    (Hang(), "request_timeout", "sent nothing for 2 seconds"),
+    (Hang(after_headers=True), "request_timeout", "sent nothing for 2 seconds"),
 ]
 OF_CODEX = [
-    (FailInStream("context_length_exceeded"), "context_length_exceeded", "said in its stream"),
-    (FailInStream("rate_limit_exceeded"), "rate_limit_exceeded", "said in its stream"),
-    (FailInStream("server_error"), "server_error", "said in its stream"),
-    (Say("Half of", stop="max_output_tokens"), "max_output_tokens", "the most tokens"),
+    (FailInStream("context_length_exceeded"), "context_length_exceeded", "reported in its stream"),
+    (FailInStream("rate_limit_exceeded"), "rate_limit_exceeded", "reported in its stream"),
+    (FailInStream("server_error"), "server_error", "reported in its stream"),
+    (Say("Half of", stop="max_output_tokens"), "max_output_tokens", "its limit of tokens"),
     (Say("I can", stop="content_filter"), "cyber_policy", "content filter"),
 ]
 OF_CLAUDE = [
-    (FailInStream("overloaded_error"), "server_overloaded", "said in its stream"),
-    (Say("Half of", stop="max_tokens"), "max_output_tokens", "the most tokens"),
+    (FailInStream("overloaded_error"), "server_overloaded", "reported in its stream"),
+    (Say("Half of", stop="max_tokens"), "max_output_tokens", "its limit of tokens"),
     (Say("Half of", stop="model_context_window_exceeded"), "context_length_exceeded", "context window"),
     (Say("I can", stop="refusal"), "cyber_policy", "refused"),
 ]
@@ -202,7 +202,7 @@ def test_a_failure_of_the_model_is_the_turns_error(
         (Fail(404), "resource_not_found", "answered 404"),
         (Fail(400), "invalid_request", "answered 400"),
         (Fail(307, headers={"Location": "http://127.0.0.1:9/v1"}), "invalid_request", "give the final base URL"),
-        (FailInStream("invalid_request_error"), "invalid_request", "said in its stream"),
+        (FailInStream("invalid_request_error"), "invalid_request", "reported in its stream"),
     ],
 )
 def test_before_its_first_reply_an_agent_is_not_to_blame(

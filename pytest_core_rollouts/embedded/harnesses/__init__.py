@@ -1,4 +1,7 @@
-"""Harnesses: what turns a user's input into work in a sandbox. One module each; a new one is added to `HARNESSES`."""
+"""Harnesses: each runs one kind of agent in a sandbox. A new one is added to `HARNESSES`.
+
+base: the protocol, and whose fault a failed Turn is; native: what harnesses of real programs share.
+"""
 
 from __future__ import annotations
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pytest_core_rollouts.embedded.sandbox import Completed, Sandbox
     from pytest_core_rollouts.embedded.trajectory import Trajectory
 
-Usage = dict[str, Any]  # the wire's TokenUsage
+Usage = dict[str, Any]  # the API's TokenUsage
 
 
 class InvalidConfig(ValueError):
-    """A `harness_config` this harness can't work with. `member` is the path below it, such as ".solution", or ""."""
+    """A `harness_config` is invalid. `member`: the path in it, such as ".solution"; "" for the whole."""
 
     def __init__(self, message: str, member: str = "") -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class InvalidConfig(ValueError):
 
 
 class TurnFailed(Exception):
-    """The Turn can't be completed; `code` is one of the wire's Turn error codes."""
+    """A Turn failed. `code`: a Turn error code of the API."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -37,11 +37,11 @@ class TurnFailed(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """One Turn's work. `env` is the Environment's variables, for every process in the sandbox.
+    """The input of one Turn. `env`: variables of the Environment, for every process in the sandbox.
 
-    `proxy` is the way to the model, for a harness that asks one. `memory` is the harness's own, kept from Turn to Turn
-    of a Session: such as the name of a conversation to go on with. `warnings` takes what the user should know about
-    the Turn although it changes nothing in its result.
+    `proxy`: the way to the model, for a harness that uses one. `memory`: values that the harness keeps for the next
+    Turn of the Session, such as the id of a conversation. The harness appends to `warnings` what the user should know
+    although it does not change the result.
     """
 
     prompt: str
@@ -55,67 +55,71 @@ class Job:
 
 
 class Harness(Protocol):
-    """Runs Turns; holds no state of its own between them (a Session's state lives in its sandbox and `Job.memory`)."""
+    """Runs Turns. It has no state: what a Session needs later is in its sandbox and in `Job.memory`."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name in requests and on the command line."""
 
     @property
     def protocols(self) -> tuple[str, ...]:
-        """The model protocols it speaks; empty: it asks no model."""
+        """The model protocols that it supports; empty: it uses no model."""
 
     @property
     def skills_folder(self) -> str | None:
-        """Where skills belong, under /home/agent; None: it takes none."""
+        """The folder for skills, under /home/agent; None: it does not support skills."""
 
     def check_config(self, config: Mapping[str, Any]) -> None:
-        """Raises InvalidConfig, before anything is created."""
+        """Raise InvalidConfig if `config` is invalid. Called before a Session is created."""
 
     async def run(self, job: Job, sandbox: Sandbox, trajectory: Trajectory) -> Usage | None:
-        """Work to the Turn's end, reporting Items as they happen; returns the tokens used, or None for unknown.
+        """Run one Turn and report Items as they happen. Returns the tokens used; None: unknown.
 
-        Raises TurnFailed. On cancellation it need not clean up: the sandbox is killed whole.
+        Raises TurnFailed. If it is cancelled it need not clean up, because the whole sandbox is killed.
         """
 
 
 # ---- whose fault a failed Turn is
 
 
-WORDS = 500
-"""Characters of what a program said last that an error holds: an agent can write there as well."""
+LAST_OUTPUT_LIMIT = 500
+"""Characters of a program's last output in an error. An agent can write there too."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a program ended. `status`: as a shell shows it; `words`: what it said last.
+    """How a program ended. `status`: as a shell shows it; `last_output`: the end of its stderr.
 
-    `machine_oom`: whether the kernel killed a process for want of memory meanwhile, anywhere on this machine.
+    `machine_oom`: the kernel was short of memory meanwhile and killed a process, anywhere on this machine.
     """
 
     status: int
-    words: str
+    last_output: str
     machine_oom: bool = False
 
     @property
     def signal(self) -> int | None:
-        """The signal that ended it."""
+        """The signal that ended it; None: it exited."""
         return self.status - 128 if 128 < self.status <= 192 else None
 
 
-def failure_of_exit(proxy: ModelProxy, said: str, ended: Ended) -> TurnFailed:
-    """Why a program that asks a model failed; `said`: what its events say. The proxy knows which failures count."""
+def failure_of_exit(proxy: ModelProxy, reported: str, ended: Ended) -> TurnFailed:
+    """Return why a program that uses a model failed. `reported`: the error in its events.
+
+    The proxy decides which failures of the model count.
+    """
     failure = proxy.failure
     how = f"was ended by signal {ended.signal}" if ended.signal else f"ended with status {ended.status}"
-    words = said[:WORDS] or ended.words[-WORDS:] or "it said nothing"
+    text = reported[:LAST_OUTPUT_LIMIT] or ended.last_output[-LAST_OUTPUT_LIMIT:] or "it printed nothing"
     if not proxy.replied:
         if failure is not None:
             return TurnFailed(failure.code, failure.message)
-        return TurnFailed("internal_error", f"The agent program {how} before the model's first reply: {words}")
+        return TurnFailed("internal_error", f"The agent program {how} before the model's first reply: {text}")
     if failure is not None and ended.signal is None:
         return TurnFailed(failure.code, failure.message)
     if (failure := failure or proxy.agents_failure) is not None:
-        words = f"{words}; its last call of the model failed: {failure.message}"
-    message = f"The agent program {how}: {words}"
+        text = f"{text}; its last call of the model failed: {failure.message}"
+    message = f"The agent program {how}: {text}"
     if ended.signal is None:
         return TurnFailed("agent_exited", message)
     if ended.machine_oom and ended.signal == signal.SIGKILL:
@@ -124,6 +128,6 @@ def failure_of_exit(proxy: ModelProxy, said: str, ended: Ended) -> TurnFailed:
 
 
 def failure_of_killed_sandbox(done: Completed) -> TurnFailed:
-    """Why a sandbox was killed by us: over one of its bounds, or because it could not be watched any more."""
+    """Return why the Core killed a sandbox: it exceeded a bound, or it could not be watched any more."""
     code = "sandbox_limit_exceeded" if done.limit_exceeded else "sandbox_error"
     return TurnFailed(code, f"The sandbox was killed: {done.killed}.")

@@ -21,7 +21,7 @@ _INSTRUCTIONS = f"{_HOME}/instructions.md"
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _THINKING = ("adaptive", "enabled", "disabled")
 _NETWORK_TOOLS = ("WebFetch", "WebSearch")
-_SYNTHETIC = "<synthetic>"  # the "model" of messages by which the program itself tells of a failure
+_SYNTHETIC = "<synthetic>"  # the "model" of messages in which the program itself reports a failure
 
 
 class ClaudeSDK:
@@ -40,7 +40,7 @@ class ClaudeSDK:
                 _check_thinking(value)
             else:
                 raise InvalidConfig(
-                    f"The claude_sdk harness knows no parameter '{member}', only 'effort' and 'thinking'.", f".{member}"
+                    f"The claude_sdk harness has no parameter '{member}', only 'effort' and 'thinking'.", f".{member}"
                 )
 
     async def run(self, job: Job, sandbox: Sandbox, trajectory: Trajectory) -> Usage | None:
@@ -57,28 +57,28 @@ class ClaudeSDK:
             "ANTHROPIC_API_KEY": DUMMY_KEY,
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "CLAUDE_CODE_MAX_RETRIES": str(job.proxy.settings.retries),
-            "API_TIMEOUT_MS": "86400000",  # the proxy keeps the deadline
+            "API_TIMEOUT_MS": "86400000",  # the proxy has its own limit
             "DISABLE_AUTOUPDATER": "1",
         }
         events = _Events(job, trajectory)
         ended = await run_program(
-            find_claude, arguments, job, sandbox, env=env, prompt=job.prompt, on_event=events.hear
+            find_claude, arguments, job, sandbox, env=env, prompt=job.prompt, on_event=events.handle
         )
         if ended.status or not events.completed:
             raise failed(job, events.error, ended)
-        return None  # what the program counts is not what a Core reports: unknown
+        return None  # as on any Core, which does not report what the program counts
 
 
 def _check_thinking(value: Any) -> None:
     if not isinstance(value, dict) or value.get("type") not in _THINKING:
         kinds = ", ".join(_THINKING)
-        raise InvalidConfig(f"'thinking' must be an object with a 'type' out of: {kinds}.", ".thinking")
+        raise InvalidConfig(f"'thinking' must be an object whose 'type' is one of: {kinds}.", ".thinking")
     budget = value.get("budget_tokens")
     for member in value:
         if member != "type" and (member != "budget_tokens" or value["type"] != "enabled"):
-            raise InvalidConfig(f"'thinking' of this type knows no member '{member}'.", f".thinking.{member}")
+            raise InvalidConfig(f"'thinking' of this type has no member '{member}'.", f".thinking.{member}")
     if value["type"] == "enabled" and (isinstance(budget, bool) or not isinstance(budget, int) or budget < 1024):
-        message = "'thinking' that is enabled needs 'budget_tokens', a whole number of at least 1024."
+        message = "'thinking' of the type enabled needs 'budget_tokens', an integer of at least 1024."
         raise InvalidConfig(message, ".thinking.budget_tokens")
 
 
@@ -93,7 +93,7 @@ def _parameters(config: Mapping[str, Any]) -> list[str]:
 
 
 class _Events:
-    """The program's events, one after the other, as Items."""
+    """Turns the program's events into Items."""
 
     def __init__(self, job: Job, trajectory: Trajectory) -> None:
         self.completed = False
@@ -103,10 +103,10 @@ class _Events:
         self._commands: dict[str, Command] = {}
         self._calls: dict[str, Call] = {}
 
-    def hear(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         kind = event["type"]
         if kind == "result":
-            self.completed = event.get("is_error") is False  # `subtype` says "success" even where an API failed
+            self.completed = event.get("is_error") is False  # `subtype` is "success" even if an API call failed
             self.error = text_of(event.get("result")) or text_of(event.get("subtype"))
             return
         if kind not in ("assistant", "user"):
@@ -115,18 +115,18 @@ class _Events:
         if not isinstance(message, dict):
             raise Malformed("message: expected an object")
         if not isinstance(content := message.get("content"), list):
-            return  # a text of the user's
+            return  # a message of the user
         if kind == "assistant" and message.get("model") != _SYNTHETIC:
             self._job.memory["session"] = id_of(event.get("session_id"), "session_id")
         for block in content:
             if not isinstance(block, dict) or message.get("model") == _SYNTHETIC:
                 continue
             if kind == "assistant":
-                self._hear_said(block, of_subagent=event.get("parent_tool_use_id") is not None)
+                self._handle_block(block, of_subagent=event.get("parent_tool_use_id") is not None)
             elif kind == "user" and block.get("type") == "tool_result":
-                self._hear_result(block)
+                self._handle_result(block)
 
-    def _hear_said(self, block: Event, *, of_subagent: bool) -> None:
+    def _handle_block(self, block: Event, *, of_subagent: bool) -> None:
         kind = block.get("type")
         if kind == "text" and not of_subagent:
             self._trajectory.assistant(text_of(block.get("text")), phase=None)
@@ -139,7 +139,7 @@ class _Events:
             else:
                 self._calls[id] = self._trajectory.call(text_of(block.get("name")), given, call_id=id)
 
-    def _hear_result(self, block: Event) -> None:
+    def _handle_result(self, block: Event) -> None:
         id, output = id_of(block.get("tool_use_id"), "tool_use_id"), _text_in(block.get("content"))
         is_error = block.get("is_error") is True
         if (command := self._commands.pop(id, None)) is not None:
@@ -150,15 +150,15 @@ class _Events:
 
 
 def _text_in(content: Any) -> str:
-    """A tool's result: a text, or blocks of which some are texts."""
+    """Return the text of a tool's result, which is a string or a list of blocks."""
     if not isinstance(content, list):
         return text_of(content)
     return "\n".join(text_of(block.get("text")) for block in content if isinstance(block, dict) and "text" in block)
 
 
 def _exit_status(output: str, is_error: bool) -> tuple[int, str]:
-    """The program tells an exit status in the first line of a failure, and none of a success."""
+    """Return the exit status and the output without it: the program prints it in the first line of a failure."""
     if not is_error:
         return 0, output
-    told = re.match(r"Exit code (\d{1,3})\b\n?", output)
-    return (int(told[1]), output[told.end() :]) if told else (1, output)
+    found = re.match(r"Exit code (\d{1,3})\b\n?", output)
+    return (int(found[1]), output[found.end() :]) if found else (1, output)

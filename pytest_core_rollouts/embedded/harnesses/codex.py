@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _HOME = "/home/agent/.codex"
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
-_KEY = "MODEL_KEY"  # the variable that the configuration names
-# Features of the program that would reach for a network, or go beyond one rollout.
+_KEY = "MODEL_KEY"  # the variable that config.toml names
+# Features of the program that need a network, or that outlive a rollout.
 _FEATURES_OFF = (
     "apps",
     "browser_use",
@@ -48,7 +48,7 @@ class Codex:
         for member, value in config.items():
             if member != "model_reasoning_effort":
                 raise InvalidConfig(
-                    f"The codex harness knows no parameter '{member}', only 'model_reasoning_effort'.", f".{member}"
+                    f"The codex harness has no parameter '{member}', only 'model_reasoning_effort'.", f".{member}"
                 )
             if value not in _EFFORTS:
                 raise InvalidConfig(f"'{member}' must be one of: {', '.join(_EFFORTS)}.", f".{member}")
@@ -65,16 +65,16 @@ class Codex:
             sandbox,
             env={_KEY: DUMMY_KEY},
             prompt=job.prompt,
-            on_event=events.hear,
+            on_event=events.handle,
         )
         if ended.status or not events.completed:
             raise failed(job, events.error, ended)
         assert job.proxy is not None
-        return job.proxy.usage  # as the server counts: an agent can print any usage
+        return job.proxy.usage  # as the server counts: the agent can print any usage
 
 
 class _Events:
-    """The program's events, one after the other, as Items."""
+    """Turns the program's events into Items."""
 
     def __init__(self, job: Job, trajectory: Trajectory) -> None:
         self.completed = False
@@ -84,7 +84,7 @@ class _Events:
         self._commands: dict[str, Command] = {}
         self._calls: dict[str, Call] = {}
 
-    def hear(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         kind = event["type"]
         if kind == "thread.started":
             self._job.memory["thread"] = id_of(event.get("thread_id"), "thread_id")
@@ -96,20 +96,20 @@ class _Events:
         elif kind in ("item.started", "item.completed"):
             if not isinstance(item := event.get("item"), dict):
                 raise Malformed("item: expected an object")
-            self._hear_item(item, ended=kind == "item.completed")
+            self._handle_item(item, ended=kind == "item.completed")
 
-    def _hear_item(self, item: Event, *, ended: bool) -> None:
+    def _handle_item(self, item: Event, *, ended: bool) -> None:
         kind = item.get("type")
         if kind == "command_execution":
-            self._hear_command(item, ended=ended)
+            self._handle_command(item, ended=ended)
         elif kind in ("file_change", "mcp_tool_call", "web_search"):
-            self._hear_call(str(kind), item, ended=ended)
+            self._handle_call(str(kind), item, ended=ended)
         elif kind == "agent_message" and ended:
             self._trajectory.assistant(text_of(item.get("text")), phase=None)
         elif kind == "reasoning" and ended:
             self._trajectory.reasoning(text_of(item.get("text")))
 
-    def _hear_command(self, item: Event, *, ended: bool) -> None:
+    def _handle_command(self, item: Event, *, ended: bool) -> None:
         id, code = id_of(item.get("id"), "item.id"), item.get("exit_code")
         if code is None:
             code = int(item.get("status") != "completed")
@@ -122,14 +122,16 @@ class _Events:
             command.finish(text_of(item.get("aggregated_output")).encode("utf-8", "replace"), code)
             del self._commands[id]
 
-    def _hear_call(self, kind: str, item: Event, *, ended: bool) -> None:
-        """A tool of the program's own: the API has no Item for it but a function call."""
+    def _handle_call(self, kind: str, item: Event, *, ended: bool) -> None:
+        """Report one of the program's own tools as a function call, because the API has no other Item for it."""
         id = id_of(item.get("id"), "item.id")
         call = self._calls.get(id)
         if call is None:
             name = "apply_patch" if kind == "file_change" else text_of(item.get("tool")) or kind
-            said = {key: value for key, value in item.items() if key in ("changes", "arguments", "query", "server")}
-            call = self._calls[id] = self._trajectory.call(name, said)
+            arguments = {
+                key: value for key, value in item.items() if key in ("changes", "arguments", "query", "server")
+            }
+            call = self._calls[id] = self._trajectory.call(name, arguments)
         if ended:
             well = item.get("status") in (None, "completed")
             result = item.get("result")
@@ -139,14 +141,14 @@ class _Events:
 
 
 def _configuration(job: Job) -> str:
-    """config.toml: our proxy is the only provider, nothing is asked of a person, nothing is sent elsewhere."""
+    """Return config.toml: the proxy is the only provider, nothing waits for a person, nothing is sent elsewhere."""
     assert job.proxy is not None
     retries = job.proxy.settings.retries
     top: dict[str, Any] = {
         "model": job.model,
         "model_provider": "core",
         "approval_policy": "never",
-        "sandbox_mode": "danger-full-access",  # it is in ours already
+        "sandbox_mode": "danger-full-access",  # it runs in a sandbox already
         "web_search": "disabled",
         "check_for_update_on_startup": False,
     }
@@ -162,7 +164,7 @@ def _configuration(job: Job) -> str:
             "wire_api": "responses",
             "request_max_retries": retries,
             "stream_max_retries": retries,
-            "stream_idle_timeout_ms": 86_400_000,  # the proxy keeps the deadline
+            "stream_idle_timeout_ms": 86_400_000,  # the proxy has its own limit
             "supports_websockets": False,
         },
         "analytics": {"enabled": False},
@@ -179,5 +181,5 @@ def _toml(members: Mapping[str, Any]) -> str:
 
 
 def _toml_value(value: Any) -> str:
-    """JSON's own form: TOML's basic strings are such, but for U+007F."""
+    """Return the value as JSON, which is valid TOML except for U+007F in strings."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,7 +1,7 @@
-"""What harnesses that run a real agent program share: its start in the sandbox, its events line by line, its end.
+"""Runs a real agent program in a sandbox and reads its events, for the harnesses codex and claude_sdk.
 
-The agent can write to its program's output, so an event decides nothing: a malformed one is skipped with a warning.
-How the program ended is read from the sandbox's own exit status, which the agent can't write.
+The agent can write to its program's output, so no event decides about the Turn, and malformed ones are skipped with a
+warning. How the program ended is read from the sandbox's exit status, which the agent can't change.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from pytest_core_rollouts.embedded.sandbox import Sandbox
 
 FOLDER = "/opt/agent"
-"""Where a program is shown in the sandbox."""
+"""The folder of programs in the sandbox."""
 LINE_LIMIT = 32 * 1024 * 1024  # bytes of one event
 EVENTS_LIMIT = 128 * 1024 * 1024  # bytes of all events of a Turn: they become Items, which this process keeps
-LINES = 20_000  # of a Turn, whatever is in them: each one costs this process time
+LINES = 20_000  # of a Turn, events or not: each one costs this process time
 NESTED = 50  # levels of one event
 VALUES = 100_000  # in one event
 
@@ -37,7 +37,7 @@ Event = Mapping[str, Any]
 
 
 class Malformed(ValueError):
-    """An event that the program itself never prints; str: which member, and what was expected."""
+    """An event is invalid, so the agent wrote it and not its program; str: which member, and what was expected."""
 
 
 async def run_program(
@@ -54,7 +54,7 @@ async def run_program(
 
     Raises TurnFailed if the program is not installed, its sandbox was killed, or it prints more than is kept.
     """
-    assert job.proxy is not None, "a creation without a model provider is refused"
+    assert job.proxy is not None, "Sessions without a model provider are refused"
     try:
         shown = list((await asyncio.to_thread(program)).binds(FOLDER))
     except NotInstalled as problem:
@@ -76,31 +76,31 @@ async def run_program(
     job.warnings.extend(lines.warnings())
     if done.killed:
         raise failure_of_killed_sandbox(done)
-    return Ended(done.returncode, lines.last_words.strip(), done.machine_oom)
+    return Ended(done.returncode, lines.last_output.strip(), done.machine_oom)
 
 
 async def write_settings(job: Job, sandbox: Sandbox, files: Iterable[tuple[str, bytes]]) -> None:
-    """Write the program's settings into the home, in which the agent may have been for a Turn already.
+    """Write the program's settings into the home, which the agent may have changed in an earlier Turn.
 
-    Raises TurnFailed if that home can't take them any more, OSError for a fault of the machine.
+    Raises TurnFailed if the agent made that impossible, OSError for a fault of the machine.
     """
     try:
         await asyncio.to_thread(sandbox.write_home, files)
     except OSError as error:
         if not job.memory or is_host_fault(error):
             raise
-        message = f"The agent left a home that its program's settings can't be written into: {error}."
+        message = f"The agent changed its home so that its program's settings can't be written: {error}."
         raise TurnFailed("outputs_rejected", message) from None
 
 
 class EventLines:
-    """Takes a program's output in any pieces; hands over each line that is a JSON object with a `type`.
+    """Splits a program's output into lines and passes on each one that is a JSON object with a `type`.
 
-    `last_words` is the end of the program's stderr or, without one, the last line that is no event.
+    `last_output`: the end of the program's stderr or, if that is empty, the last line that is not an event.
     """
 
     def __init__(self, on_event: Callable[[Event], None]) -> None:
-        self.last_words = ""
+        self.last_output = ""
         self._on_event = on_event
         self._pending = bytearray()
         self._bytes = 0
@@ -121,7 +121,7 @@ class EventLines:
         _refuse_excess(len(self._pending), LINE_LIMIT, "bytes in one event")
 
     def warnings(self) -> list[str]:
-        """What to say about events that were skipped."""
+        """Return a warning if events were skipped."""
         if not self._malformed:
             return []
         count = "1 event" if self._malformed == 1 else f"{self._malformed} events"
@@ -133,11 +133,11 @@ class EventLines:
         except (ValueError, RecursionError):
             event = None
         if not isinstance(event, dict) or "type" not in event:
-            self.last_words = line.decode("utf-8", "replace").strip()[-500:] or self.last_words
+            self.last_output = line.decode("utf-8", "replace").strip()[-500:] or self.last_output
             return
         try:
             self._handle(event)
-        except Exception as problem:  # noqa: BLE001 - whatever an agent wrote there, it must not end the Turn
+        except Exception as problem:  # noqa: BLE001 - an agent can write anything there, and must not end the Turn
             self._malformed += 1
             if not self._first_malformed:
                 why = str(problem) if isinstance(problem, Malformed) else type(problem).__name__
@@ -150,31 +150,31 @@ class EventLines:
         if event["type"] != "exit":
             self._on_event(event)
         elif event.keys() == {"type", "stderr"} and isinstance(event["stderr"], str):
-            self.last_words = event["stderr"].strip()[-500:] or self.last_words
+            self.last_output = event["stderr"].strip()[-500:] or self.last_output
         else:
             raise Malformed("exit: expected only stderr, a string")
 
 
-def failed(job: Job, said: str, ended: Ended) -> TurnFailed:
-    """Why a program did not do its work."""
+def failed(job: Job, reported: str, ended: Ended) -> TurnFailed:
+    """Return why a program failed. `reported`: the error in its events."""
     assert job.proxy is not None
-    return failure_of_exit(job.proxy, said, ended)
+    return failure_of_exit(job.proxy, reported, ended)
 
 
 def text_of(value: Any) -> str:
-    """A text out of a program's event, whatever stands there."""
+    """Return a value of an event as a text: a string as it is, None as "", all else as JSON."""
     return value if isinstance(value, str) else "" if value is None else json.dumps(value)
 
 
 def id_of(value: Any, what: str) -> str:
-    """An id out of a program's event. Raises Malformed."""
+    """Return an id in an event. Raises Malformed."""
     if not isinstance(value, str) or not _ID.fullmatch(value):
         raise Malformed(f"{what}: expected an id")
     return value
 
 
 def _check_values(event: Any) -> None:
-    """Raise Malformed for what costs much time, or can't be told to clients of the Core: a number such as 1e999."""
+    """Raise Malformed for a value that is large or deeply nested, or that JSON can't hold, such as 1e999."""
     level, count = [event], 0
     for _ in range(NESTED + 1):
         count += len(level)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Nop:
-    """Answers one message; takes no `harness_config`."""
+    """Does nothing, so its reward shows what a task gives away. It has no `harness_config`."""
 
     name = "nop"
     protocols: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class Nop:
             raise InvalidConfig("The nop harness takes no parameters.", f".{member}")
 
     async def run(self, job: Job, sandbox: Sandbox, trajectory: Trajectory) -> Usage | None:
-        trajectory.assistant("I did nothing, as asked of me.")
+        trajectory.assistant("I did nothing.")
         return None
 
 
@@ -32,9 +32,9 @@ _RUN = "cat >/tmp/solve.sh && exec bash /tmp/solve.sh </dev/null"
 
 
 class Oracle:
-    """`harness_config`: {"solution": TEXT}, a bash script that is run in /workspace at every Turn.
+    """Runs a task's solution. `harness_config`: {"solution": TEXT}, a bash script that each Turn runs in /workspace.
 
-    It runs from the sandbox's /tmp, outside the workspace, with an empty stdin.
+    The script's file is in the sandbox's /tmp, outside the workspace. Its stdin is empty.
     """
 
     name = "oracle"
@@ -44,7 +44,7 @@ class Oracle:
     def check_config(self, config: Mapping[str, Any]) -> None:
         for member in config:
             if member != "solution":
-                raise InvalidConfig(f"The oracle knows no parameter '{member}', only 'solution'.", f".{member}")
+                raise InvalidConfig(f"The oracle has no parameter '{member}', only 'solution'.", f".{member}")
         solution = config.get("solution")
         if not isinstance(solution, str) or not solution.strip():
             raise InvalidConfig("The oracle needs the solution: the text of a bash script.", ".solution")
@@ -59,12 +59,12 @@ class Oracle:
         if done.returncode:
             message = f"The solution exited with status {done.returncode}{_last_line(done.output)}"
             trajectory.assistant(message)
-            raise TurnFailed("internal_error", message)  # nobody's answer is wrong: the task itself is
+            raise TurnFailed("internal_error", message)  # the task itself is broken, so this is missing data
         trajectory.assistant("The solution ran to its end.")
         return None
 
 
 def _last_line(output: bytes) -> str:
-    """What a failed script said last, to go behind its exit status."""
+    """Return the last line of a failed script's output, to follow its exit status in a message."""
     lines = output.decode("utf-8", "replace").strip().splitlines()
-    return f": {lines[-1][:200]}" if lines else " and said nothing"
+    return f": {lines[-1][:200]}" if lines else " and printed nothing"

@@ -1,7 +1,10 @@
-"""The one way out of a sandbox: to its model, through a proxy that alone holds the key.
+"""The only way out of a sandbox: to its model, through a proxy that holds the key.
 
-Inside, a forwarder (`forwarder.py`) listens on the sandbox's loopback and passes connections on to a unix socket that
-is bound in. The socket's host end is a `ModelProxy`, one for each Turn.
+In the sandbox, a forwarder (`forwarder.py`) listens on loopback and passes connections on to a unix socket. The other
+end of the socket is a `ModelProxy` on the host, one for each Turn.
+
+proxy: serves one Turn; channel: HTTP/1.1 over a stream; upstream: what a request becomes; reply_mask: keys in replies.
+exchange: one request and its reply, with the capture; streams, tokens: reading replies; failures: Turn errors.
 """
 
 from __future__ import annotations
@@ -28,26 +31,26 @@ __all__ = [
 ]
 
 FORWARDER = Path(__file__).with_name("forwarder.py")
-"""The host's file, to be bound."""
+"""The program's file on the host, for `inside_binds`."""
 
 DUMMY_KEY = "key-held-by-the-proxy"
-"""What stands in a sandbox where a program wants a key."""
+"""What a program in a sandbox gets as its model key."""
 
 _SOCKET = "/run/model.sock"
 _FORWARDER = "/run/forwarder.py"
-_PORT = 48080  # none that a task's own programs are likely to want
+_PORT = 48080  # unlikely to be used by a task's own programs
 
 
 def inside_url() -> str:
-    """The model's base URL as a sandbox sees it; what it stands for is in `ModelProvider.base_url`."""
+    """Return the model's base URL in a sandbox. It stands for `ModelProvider.base_url`."""
     return f"http://127.0.0.1:{_PORT}"
 
 
 def inside_binds(socket: Path, forwarder: Path) -> list[tuple[Path, str]]:
-    """What `Sandbox.run` has to bind: the proxy's socket, and FORWARDER or a copy of it that bwrap can reach."""
+    """Return the `binds` for `Sandbox.run`. `forwarder`: FORWARDER, or a copy of it that bwrap can reach."""
     return [(socket, _SOCKET), (forwarder, _FORWARDER)]
 
 
 def inside_argv(argv: Sequence[str]) -> list[str]:
-    """`argv` with the forwarder before it."""
+    """Return the command line that runs `argv` under the forwarder."""
     return ["python3", "-I", "-S", _FORWARDER, str(_PORT), _SOCKET, *argv]

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over an asyncio stream, by h11's rules."""
+"""HTTP/1.1 over an asyncio stream, parsed and written by h11."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ _HEAD_LIMITS = {h11.SERVER: 64 * 1024, h11.CLIENT: 256 * 1024}
 async def serve_unix(
     listener: socket.socket, handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 ) -> asyncio.Server:
-    """Serve on a listening unix socket. Its path is the caller's to remove: what it is bound to may be called
-    otherwise by now, and asyncio (from Python 3.13 on) would look for that name.
+    """Serve on a listening unix socket. The caller removes its file.
+
+    asyncio would remove it too (from Python 3.13 on), but by the name that the socket was bound to, which was a path in
+    /proc that may name another file by then.
     """
     options: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
     return await asyncio.start_unix_server(handle, sock=listener, **options)
 
 
 class Broken(Exception):
-    """The peer is gone or speaks no HTTP; `channel`: which peer."""
+    """The peer closed the connection or broke the rules of HTTP. `channel`: which peer."""
 
     def __init__(self, channel: Channel, why: Exception | str) -> None:
         super().__init__(str(why) or type(why).__name__)
@@ -35,7 +37,7 @@ class Broken(Exception):
 
 
 class Channel:
-    """One connection, and our role on it: `h11.SERVER` or `h11.CLIENT`."""
+    """One connection. `role`: `h11.SERVER` or `h11.CLIENT`, of this process."""
 
     def __init__(
         self, role: type[h11.SERVER] | type[h11.CLIENT], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -45,9 +47,9 @@ class Channel:
         self._writer = writer
 
     async def next_request(self, head_s: float) -> Any:
-        """The next request's head, or what else comes in its place. Raises Broken.
+        """Return the next request's head, or another event of h11 if the peer closed. Raises Broken.
 
-        A connection may be idle for as long as it likes; a head must be complete `head_s` seconds after its first byte.
+        A connection may be idle for any time. A head must be complete `head_s` seconds after its first byte.
         """
         deadline: float | None = None
         try:
@@ -62,7 +64,7 @@ class Channel:
         return event
 
     async def next_event(self, timeout: float | None = None) -> Any:
-        """The next event of h11's. Raises Broken; asyncio.TimeoutError when nothing comes for `timeout` seconds."""
+        """Return the next event of h11. Raises Broken; asyncio.TimeoutError if nothing comes for `timeout` seconds."""
         try:
             while (event := self.connection.next_event()) is h11.NEED_DATA:
                 if self.connection.they_are_waiting_for_100_continue:
@@ -77,7 +79,7 @@ class Channel:
         return event
 
     async def send(self, event: Any, timeout: float | None = None) -> None:
-        """Send and wait until the peer has room. Raises Broken; asyncio.TimeoutError."""
+        """Send an event and wait until there is room for more. Raises Broken, asyncio.TimeoutError."""
         try:
             data = self.connection.send(event)
             if data:
@@ -90,9 +92,9 @@ class Channel:
 
     @property
     def reusable(self) -> bool:
-        """Whether another request may follow on this connection."""
+        """Return True if another request may follow on this connection."""
         return self.connection.our_state is h11.DONE and self.connection.their_state is h11.DONE
 
     def abort(self) -> None:
-        """End it so that the peer sees a reply cut off, if it was in one."""
+        """Reset the connection, so that a peer in the middle of a reply sees that it is incomplete."""
         self._writer.transport.abort()

@@ -27,24 +27,24 @@ _ERROR_LIMIT = 64 * 1024  # bytes of an error's body that are read
 _CALLS = (b"/responses", b"/messages", b"/chat/completions", b"/completions")
 _OWN_CALLS = {"responses": b"/responses", "anthropic": b"/messages", "chat_completions": b"/chat/completions"}
 _LAST_EVENTS = (b"response.completed", b"response.failed", b"response.incomplete", b"message_stop", b"[DONE]")
-_TELLING = (*_LAST_EVENTS, b'"error"', b"stop_reason")
-# What a reply holds, streamed or whole, as soon as the model has said anything: an agent program runs tools early.
-_SAID = re.compile(rb'output_item|content_block|"choices"|response\.completed|message_stop')
-_SAID_WHOLE = (b'"output"', b'"content"', b'"choices"')
-_DEPTH = 100  # of JSON that is kept as JSON: Python reads and writes deep nesting by recursion
+_DECISIVE = (*_LAST_EVENTS, b'"error"', b"stop_reason")
+# What a reply holds as soon as the model has produced something: agent programs run tools before its end.
+_REPLIED = re.compile(rb'output_item|content_block|"choices"|response\.completed|message_stop')
+_REPLIED_WHOLE = (b'"output"', b'"content"', b'"choices"')
+_DEPTH = 100  # levels of JSON that are kept: Python reads and writes nesting by recursion
 
 
 def is_model_call(method: bytes, path: bytes) -> bool:
-    """Whether a request asks for a reply, rather than for a list of models or a count of tokens."""
+    """Return True if a request is for a reply, not for a list of models or a count of tokens."""
     return method == b"POST" and path.endswith(_CALLS)
 
 
 class Exchange:
-    """Follows what passes and says in the end what came of it: `failure`, and `record` for the capture.
+    """Follows one request and its reply. At the end, `failure` is why it failed, and `record` is for the capture.
 
-    Only when `captures` is it all taken apart; otherwise just what tells of a failure. `path` is the target's, decoded.
-    `is_own_call`: whether the harness's program makes such calls. `replied`: whether the model has said anything.
-    `usage`: the tokens that the reply took, on the Responses wire; None if they are not known.
+    Every event is parsed only if `captures`; otherwise only those that show a failure. `path`: the target's path,
+    decoded. `is_own_call`: the harness's program makes such calls. `replied`: the model has produced something.
+    `usage`: the tokens of the reply, on the Responses protocol; None: not reported.
     """
 
     def __init__(self, protocol: str, method: bytes, target: bytes, path: bytes, *, captures: bool) -> None:
@@ -65,21 +65,21 @@ class Exchange:
         self._events: EventReader | None = None
         self._assembly = assembly_for(protocol)
         self._body = bytearray()
-        self._cut_off = False  # not all of request and reply was kept
+        self._cut_off = False  # a part of the request or reply was not kept
         self._last_event_came = False
 
-    def asked(self, body: bytes, *, whole: bool) -> None:
+    def on_request(self, body: bytes, *, whole: bool) -> None:
         if self._captures:
             self._request = body
             self._cut_off = not whole
             self.kept_bytes += len(body)
 
-    def answered(self, status: int, content_type: bytes) -> None:
+    def on_response(self, status: int, content_type: bytes) -> None:
         self._status = status
         if status < 300 and content_type.lower().startswith(b"text/event-stream"):
             self._events = EventReader()
 
-    def received(self, chunk: bytes) -> None:
+    def on_chunk(self, chunk: bytes) -> None:
         if not self.is_call or self._status is None:
             return
         self.kept_bytes += len(chunk) if self._captures else 0
@@ -92,25 +92,25 @@ class Exchange:
         self._body += chunk[: max(room, 0)]
         self._cut_off = self._cut_off or len(chunk) > room
         if self._status < 300 and not self.replied:
-            latest = self._body[-len(chunk) - max(map(len, _SAID_WHOLE)) :]  # a mark may be cut in two
-            self.replied = any(mark in latest for mark in _SAID_WHOLE)
+            latest = self._body[-len(chunk) - max(map(len, _REPLIED_WHOLE)) :]  # a mark may be split between two chunks
+            self.replied = any(mark in latest for mark in _REPLIED_WHOLE)
 
     def _see_event(self, data: bytes) -> None:
-        self.replied = self.replied or _SAID.search(data) is not None
-        telling = any(mark in data for mark in _TELLING)
-        if not telling and not self._captures:
+        self.replied = self.replied or _REPLIED.search(data) is not None
+        is_decisive = any(mark in data for mark in _DECISIVE)
+        if not is_decisive and not self._captures:
             return
         self._last_event_came = self._last_event_came or any(mark in data for mark in _LAST_EVENTS)
         with contextlib.suppress(ValueError, RecursionError):  # "[DONE]"
             event = json.loads(data)
             if isinstance(event, dict):
-                if telling:
+                if is_decisive:
                     self.failure = of_event(event) or self.failure
                     self.usage = usage_of(event) or self.usage
                 if self._captures:
                     self._assembly.add(event)
 
-    def ended(self) -> None:
+    def on_end(self) -> None:
         """The whole reply has passed."""
         if self.failure is None and self.is_call and self._status is not None:
             self.failure = of_status(self._status, bytes(self._body))
@@ -124,7 +124,7 @@ class Exchange:
             self.replied = self.replied or self.failure is None or self.failure.sampled
 
     def record(self, *, bodies: bool) -> dict[str, Any]:
-        """The exchange for the capture, times in UTC and seconds; request and reply are left out unless `bodies`."""
+        """Return the capture's line, times in UTC and seconds. Request and reply are left out unless `bodies`."""
         whole = (_json_or_text(self._request), self._reply()) if bodies else (None, None)
         request, reply = map(_shallow, whole)
         left_out = not bodies or (request, reply) != whole
@@ -163,10 +163,10 @@ def _json_or_text(data: bytes) -> Any:
 
 
 def _shallow(value: Any) -> Any:
-    """JSON as it is; None if it is nested too deep to be written again."""
+    """Return JSON as it is; None if it is nested too deep to be written."""
     level = [value]
     for _ in range(_DEPTH):
-        level = [member for one in level if isinstance(one, (dict, list)) for member in _members(one)]
+        level = [member for parent in level if isinstance(parent, (dict, list)) for member in _members(parent)]
         if not level:
             return value
     return None
@@ -193,7 +193,7 @@ _LINE_START = b'{"schema"'
 
 @dataclass(frozen=True)
 class Capture:
-    """One Turn's lines. `labels` stand at the beginning of each; `secrets` stand nowhere."""
+    """The capture's lines of one Turn. Each begins with `labels`; `secrets` are masked."""
 
     folder: Path
     labels: Mapping[str, Any]
@@ -201,25 +201,25 @@ class Capture:
 
     @property
     def path(self) -> Path:
-        """DIR/ROLLOUT_ID.jsonl; a Session without a fitting rollout_id has its own id for a name."""
+        """DIR/ROLLOUT_ID.jsonl, or DIR/SESSION_ID.jsonl if the rollout id is missing or unsuitable as a file's name."""
         name = self.labels["rollout_id"]
         if name is None or not _FILE_NAME.fullmatch(name):
             name = self.labels["session_id"]
         return self.folder / f"{name}.jsonl"
 
     def append(self, exchange: Mapping[str, Any]) -> None:
-        """Add a line, in one write, in place of half a line that a dead writer left. Blocks. Raises OSError."""
+        """Add a line, in one write. It replaces half a line that a killed writer left. Blocks. Raises OSError."""
         line = json.dumps(_plain({"schema": SCHEMA, **self.labels, **exchange}), allow_nan=False, separators=(",", ":"))
         for secret in sorted(self.secrets, key=len, reverse=True):
             if is_secret(secret):
                 once = json.dumps(secret)[1:-1]
-                for form in (json.dumps(once)[1:-1], once):  # as in JSON that a text holds, and as in a text
+                for form in (json.dumps(once)[1:-1], once):  # in JSON within a string, and in a string
                     line = line.replace(form, MASK)
         data = line.encode("ascii") + b"\n"
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)  # released by close
-            end = _whole(file, self.path)
+            end = _end_of_lines(file, self.path)
             os.ftruncate(file, end)
             if os.write(file, data) != len(data):
                 os.ftruncate(file, end)
@@ -228,21 +228,21 @@ class Capture:
             os.close(file)
 
 
-def _whole(file: int, path: Path) -> int:
-    """Where the file's last whole line ends. Raises OSError where what follows it is nothing of ours."""
+def _end_of_lines(file: int, path: Path) -> int:
+    """Return where the last complete line ends. Raises OSError if what follows is not the beginning of a line."""
     start, tail = os.fstat(file).st_size, b""
     while start and b"\n" not in tail:
         block = min(start, 1 << 16)
         start -= block
         tail = os.pread(file, block, start) + tail
-    half = tail[tail.rfind(b"\n") + 1 :].rstrip(b"\0")  # a power cut can leave more than was written
+    half = tail[tail.rfind(b"\n") + 1 :].rstrip(b"\0")  # after a power cut the file may end with zeros
     if not (half.startswith(_LINE_START) or _LINE_START.startswith(half)):
-        raise OSError(f"{path}: its last line is no exchange with a model, and is left alone")
+        raise OSError(f"{path}: the last line is not part of a capture; move the file away")
     return start + tail.rfind(b"\n") + 1
 
 
 def _plain(value: Any) -> Any:
-    """JSON as it came, without the NaN and Infinity that Python's reader lets in."""
+    """Return JSON with null for NaN and Infinity, which Python's reader accepts."""
     if isinstance(value, dict):
         return {name: _plain(member) for name, member in value.items()}
     if isinstance(value, list):

@@ -1,6 +1,6 @@
-"""What went wrong with a model, in the wire's Turn error codes.
+"""Failures of a model's server, as error codes of a Turn.
 
-The proxy sees it first hand; what an agent program prints about it differs from version to version.
+They are read from the server's replies, because what agent programs print about them differs from version to version.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-TEXT_LIMIT = 500  # characters of a server's own words
+TEXT_LIMIT = 500  # characters of a server's message
 
 
 @dataclass(frozen=True)
 class ModelFailure:
-    """`code`: one of the wire's Turn error codes; `message`: what happened, for whoever runs the rollouts.
+    """Why a request for a reply failed. `code`: a Turn error code of the API; `message`: for the user.
 
-    `sampled`: there is a reply all the same, which the model ended too soon.
-    `request_can_cause`: a request that an agent makes by hand can cause it, whatever state the server is in.
+    `sampled`: there is a reply, but it is incomplete. `request_can_cause`: an agent can cause the failure by a request
+    that it makes by hand, even if the server works.
     """
 
     code: str
@@ -29,7 +29,7 @@ class ModelFailure:
 
 _CONTEXT = ("context_length_exceeded", "context window", "context length", "prompt is too long", "input is too long")
 _QUOTA = ("insufficient_quota", "usage_limit", "billing", "credit balance")
-# How a 400 says the same. Such an answer may repeat what was asked, so its beginning counts and not the whole of it.
+# The same in a 400. Such a message may repeat parts of the request, so only its beginning counts.
 _QUOTA_IN_400 = ("invalid_request_error: your credit balance", "insufficient_quota:", "billing_")
 _BY_REQUEST = ("invalid_request", "resource_not_found")
 _STATUS = {
@@ -56,11 +56,11 @@ _EVENT_CODES = {
     "notfound": "resource_not_found",
     "policy": "cyber_policy",
 }
-# Why a reply stopped short, in the wires' terms.
+# Why a reply is incomplete: the protocols' reasons, with code and text.
 _STOPS = {
-    "max_output_tokens": ("max_output_tokens", "the reply reached the most tokens it may have"),
-    "max_tokens": ("max_output_tokens", "the reply reached the most tokens it may have"),
-    "length": ("max_output_tokens", "the reply reached the most tokens it may have"),
+    "max_output_tokens": ("max_output_tokens", "the reply reached its limit of tokens"),
+    "max_tokens": ("max_output_tokens", "the reply reached its limit of tokens"),
+    "length": ("max_output_tokens", "the reply reached its limit of tokens"),
     "model_context_window_exceeded": ("context_length_exceeded", "the model's context window is full"),
     "refusal": ("cyber_policy", "the model refused"),
     "content_filter": ("cyber_policy", "the server's content filter stopped the reply"),
@@ -68,35 +68,35 @@ _STOPS = {
 
 
 def of_status(status: int, body: bytes) -> ModelFailure | None:
-    """What an answer's status says; None: nothing is wrong."""
+    """Return the failure that an HTTP status means; None for a status below 300."""
     if status < 300:
         return None
-    said = _words(body)
-    telling = said.lower()
-    if status in (400, 413, 422) and any(text in telling for text in _CONTEXT):
+    text = _error_text(body)
+    lowered = text.lower()
+    if status in (400, 413, 422) and any(mark in lowered for mark in _CONTEXT):
         code = "context_length_exceeded"
-    elif telling.startswith(_QUOTA_IN_400) if status == 400 else _is_quota(status, telling):
+    elif lowered.startswith(_QUOTA_IN_400) if status == 400 else _is_quota(status, lowered):
         code = "usage_limit_exceeded"
     elif status in _STATUS:
         code = _STATUS[status]
     else:
         code = "server_error" if status >= 500 else "invalid_request"
-    hint = " (a redirect, which is not followed: give the final base URL)" if status < 400 else ""
-    message = f"The model's server answered {status}{hint}{': ' + said if said else ''}"
+    hint = " (redirects are not followed; set the final base URL)" if status < 400 else ""
+    message = f"The model's server answered {status}{hint}{': ' + text if text else ''}"
     return ModelFailure(code, message, request_can_cause=code in _BY_REQUEST or status == 408)
 
 
-def _is_quota(status: int, said: str) -> bool:
-    return status in (402, 403, 429) and any(text in said for text in _QUOTA)
+def _is_quota(status: int, text: str) -> bool:
+    return status in (402, 403, 429) and any(mark in text for mark in _QUOTA)
 
 
 def of_event(event: Mapping[str, Any]) -> ModelFailure | None:
-    """What an event of a stream, or a whole reply, says about a failure; None: nothing."""
+    """Return the failure that an event of a stream, or a complete reply, reports; None: it reports none."""
     if isinstance(error := _error_in(event), Mapping):
-        said = _clip(str(error.get("message") or ""))
+        text = _clip(str(error.get("message") or ""))
         kind = str(error.get("code") or error.get("type") or "error")
-        code = _code_of(kind, said)
-        message = f"The model's server said in its stream: {kind}: {said}"
+        code = _code_of(kind, text)
+        message = f"The model's server reported in its stream: {kind}: {text}"
         return ModelFailure(code, message, request_can_cause=code in _BY_REQUEST)
     if isinstance(stop := _stop_in(event), str) and stop in _STOPS:
         code, message = _STOPS[stop]
@@ -105,34 +105,36 @@ def of_event(event: Mapping[str, Any]) -> ModelFailure | None:
 
 
 def unreachable(where: str, error: Exception) -> ModelFailure:
+    """No connection to the server could be made."""
     why = str(error) or "no connection in time"
     return ModelFailure("connection_failed", f"The model's server at {where} can't be reached: {why}.")
 
 
 def cut() -> ModelFailure:
+    """The server closed the connection within a reply."""
     return ModelFailure("connection_failed", "The model's server ended the connection in the middle of a reply.")
 
 
 def not_taken(why: str) -> ModelFailure:
-    """A server that does not take a request to its end, such as one that is too large for it."""
-    message = f"The model's server did not take the whole request: {why}."
+    """The server did not read the whole request, for example because it is too large."""
+    message = f"The model's server did not read the whole request: {why}."
     return ModelFailure("connection_failed", message, request_can_cause=True)
 
 
 def refused(why: str) -> ModelFailure:
-    """Our own refusal."""
+    """The proxy refused the request."""
     return ModelFailure("invalid_request", f"Refused by the proxy: {why}.", request_can_cause=True)
 
 
 def compressed(coding: str) -> ModelFailure:
-    message = (
-        f"The model's server sent a reply compressed as {coding}, though it was asked for none that is compressed."
-    )
+    """The reply has a compression that the proxy can't undo."""
+    message = f"The model's server sent a reply compressed as {coding}, although the request allowed no compression."
     return ModelFailure("server_error", message)
 
 
 def silent(seconds: float) -> ModelFailure:
-    return ModelFailure("request_timeout", f"The model's server said nothing for {seconds:g} seconds.")
+    """The server sent nothing for too long."""
+    return ModelFailure("request_timeout", f"The model's server sent nothing for {seconds:g} seconds.")
 
 
 def _error_in(event: Mapping[str, Any]) -> Any:
@@ -140,7 +142,7 @@ def _error_in(event: Mapping[str, Any]) -> Any:
     if isinstance(response, Mapping) and response.get("error"):
         return response["error"]
     if event.get("type") == "error" and not event.get("error"):
-        return event  # the Responses wire: code and message stand in the event itself
+        return event  # the Responses protocol: code and message are in the event itself
     return event.get("error")
 
 
@@ -152,8 +154,8 @@ def _stop_in(event: Mapping[str, Any]) -> Any:
     return delta.get("stop_reason") if isinstance(delta, Mapping) else None
 
 
-def _code_of(kind: str, said: str) -> str:
-    text = f"{kind}: {said}".lower()
+def _code_of(kind: str, message: str) -> str:
+    text = f"{kind}: {message}".lower()
     if any(part in text for part in _CONTEXT):
         return "context_length_exceeded"
     if any(part in kind.lower() for part in _QUOTA) or text.startswith(_QUOTA_IN_400):
@@ -163,8 +165,8 @@ def _code_of(kind: str, said: str) -> str:
     return next((code for part, code in _EVENT_CODES.items() if part in kind.lower()), "server_error")
 
 
-def _words(body: bytes) -> str:
-    """What an error body says, in one line: its `error.message` with type or code, or its text."""
+def _error_text(body: bytes) -> str:
+    """Return the message of an error's body in one line: `error.message` with code or type, or the whole text."""
     text = body.decode("utf-8", "replace")
     try:
         error = json.loads(text)["error"]

@@ -1,11 +1,11 @@
-"""Inside a sandbox: 127.0.0.1:PORT -> a unix socket, for as long as a command runs.
+"""In a sandbox: forwards connections from 127.0.0.1:PORT to a unix socket while a command runs.
 
     python3 forwarder.py PORT SOCKET COMMAND...
 
-The command's stdin and stdout are ours. Its stderr is kept apart, so that it never falls into a line of stdout; when
-the command has ended, one line of JSON has the last of it: {"type": "exit", "stderr": TEXT}. We exit with the
-command's status: the agent can write to stdout whatever it likes, so no status is read from there.
-Standard library alone, and no syntax that Python 3.7 would not take: it runs under the sandbox's own Python.
+The command has this program's stdin and stdout. Its stderr is read separately, so that it never mixes with lines of
+stdout. After the command's end, one line of JSON has the last of it: {"type": "exit", "stderr": TEXT}. This program
+exits with the command's status, because the agent can write anything to stdout.
+It runs under the sandbox's Python, so it only uses the standard library, and syntax of Python 3.7.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STDERR_KEPT = 8192  # bytes
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:
-    """Copy until the end of `source`, and pass that end on."""
+    """Copy until the end of `source`, then close `sink` for writing."""
     try:
         data = source.recv(_CHUNK)
         while data:
@@ -67,7 +67,7 @@ def _drain(stream: IO[bytes], kept: bytearray) -> None:
 
 
 def main(port: int, path: str, command: list[str]) -> int:
-    """The command's exit status, as a shell would give it."""
+    """Run the command and return its exit status, as a shell shows it."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
@@ -83,7 +83,7 @@ def main(port: int, path: str, command: list[str]) -> int:
         drain = threading.Thread(target=_drain, args=(process.stderr, stderr), daemon=True)
         drain.start()
         status = process.wait()
-        drain.join(0.2)  # what the command left running may hold it open
+        drain.join(0.2)  # processes that the command left may hold it open
     status = status if status >= 0 else 128 - status
     last = {"type": "exit", "stderr": bytes(stderr).decode("utf-8", "replace")}
     with contextlib.suppress(OSError):

@@ -1,7 +1,11 @@
-"""The host end of a sandbox's one socket. It alone holds the model's key and its real address.
+"""The model proxy: the host's end of a sandbox's only socket. It holds the model's key and real address.
 
-A connection of its own to the model's server for every request: the agent's requests are few and long. What passes is
-not kept back: neither a chunk of a stream nor, unless parameters are merged or a capture is kept, of a request's body.
+Each request gets its own connection to the model's server, because an agent's requests are few and long. Chunks of
+streams are passed on at once, and so are those of a request's body, unless parameters are merged or a capture is kept.
+
+It is written on h11, not on Starlette and httpx, because its peer is hostile. It needs bounds that a framework hides:
+the time that a request's head may take, which of too many connections to drop, headers byte by byte as they came, when
+a reply is cut instead of ended, and whether a failure came before or after the request was sent.
 """
 
 from __future__ import annotations
@@ -41,23 +45,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """What all Turns share. `capture`: a folder; `params`: merged into each request to a model."""
+    """Settings of all Turns. `capture`: the folder of captures; `params`: merged into each request for a reply."""
 
     capture: Path | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     idle_s: float = 300.0
-    """Seconds in which a server has to say something: its first word as well as each further one."""
+    """Seconds that a server may be silent, before a reply or within it."""
     retries: int = 2
-    """How often an agent program may repeat a request that failed."""
+    """How often an agent program may repeat a failed request."""
     secrets: Collection[str] = field(default=(), repr=False)
-    """What a capture must not hold, in addition to the model's key."""
+    """Values to mask in captures, in addition to the model's key."""
     core_key: str = field(default="", repr=False)
-    """The Core's own key: like the model's, it reaches no sandbox."""
+    """The Core's own key, which no sandbox may see either."""
 
 
 @dataclass(frozen=True)
 class TurnLabels:
-    """Whose requests these are. `rollout_id` and `sample` as the Session's metadata has them."""
+    """Which Turn the requests belong to. `rollout_id` and `sample` are those of the Session's metadata."""
 
     session_id: str
     turn_id: str
@@ -66,11 +70,11 @@ class TurnLabels:
 
 
 class CaptureFailed(Exception):
-    """An exchange could not be kept; str: why."""
+    """A capture could not be written; str: why."""
 
 
 class _Refused(Exception):
-    """A request that is not passed on, or a reply that is not passed back."""
+    """A request that is not passed on, or a reply that is not passed back: the sandbox gets an error instead."""
 
     def __init__(self, status: int, failure: ModelFailure) -> None:
         super().__init__(failure.message)
@@ -79,16 +83,16 @@ class _Refused(Exception):
 
 
 class ModelProxy:
-    """Serves one Turn between `async with` and its end, which cuts what is still under way.
+    """Serves one Turn within `async with`; leaving it cuts requests that are still running.
 
-    Raises MissingLabel when made, CaptureFailed at the end.
+    The constructor raises MissingLabel, leaving raises CaptureFailed.
 
-    `failure`: why the last request for a reply failed; None if it did not. It decides what becomes of the Turn if its
-    program fails, so an agent must not choose it. The agent can do nothing before the model has said something
-    (`replied`); from then on only the calls that the harness's program makes count, and of their failures only
-    those that need the server's part. `agents_failure` is the last of the others, for messages.
+    `failure`: why the last request for a reply failed; None if it did not. If the agent's program fails, it decides
+    between reward 0 and missing data, so an agent must not be able to choose it. The agent can't act before the model's
+    first reply (`replied`). After that only calls that the harness's program makes count, and of their failures only
+    those that the server must have a part in. `agents_failure` is the last of the other failures, for messages.
 
-    `usage`: the tokens of all replies on the Responses wire, as the server counts them; None if it does not.
+    `usage`: the tokens of all replies on the Responses protocol, as the server counts them; None: not reported.
     """
 
     def __init__(
@@ -101,7 +105,7 @@ class ModelProxy:
         *,
         replied: bool = False,
     ) -> None:
-        """`replied`: in an earlier Turn of the Session, whose files are still there."""
+        """`replied`: the model replied in an earlier Turn of the Session, whose files still exist."""
         self.socket_path = socket_path
         self.settings = settings
         self.failure: ModelFailure | None = None
@@ -117,10 +121,12 @@ class ModelProxy:
         self._mask = KeyMask((provider.api_key, settings.core_key))
         self._capture_left = CAPTURE_TURN_LIMIT
         self._connections: set[asyncio.Task[None]] = set()
-        self._waiting: dict[asyncio.Task[None], None] = {}  # those without a whole request, the longest wait first
+        self._waiting: dict[
+            asyncio.Task[None], None
+        ] = {}  # connections without a complete request, the longest wait first
         self._slots = asyncio.Semaphore(AT_ONCE)
-        self._gave_up = False  # a server that hung once is not waited for again
-        self._kept: asyncio.Task[None] | None = None  # the last line of the capture, which waits for those before it
+        self._gave_up = False  # after a server hung once, later requests fail at once
+        self._kept: asyncio.Task[None] | None = None  # writes the capture's last line, after those before it
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> ModelProxy:
@@ -146,7 +152,7 @@ class ModelProxy:
                 logger.error("the capture of a Turn can't be written: %s", problem)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection from the sandbox, request after request."""
+        """Serve one connection from the sandbox, one request after another."""
         task = asyncio.current_task()
         assert task is not None
         inside = Channel(h11.SERVER, reader, writer)
@@ -166,7 +172,7 @@ class ModelProxy:
                     break
                 inside.connection.start_next_cycle()
         except Broken:
-            inside.abort()  # the sandbox's end: gone, too slow, or no HTTP
+            inside.abort()  # the sandbox closed it, was too slow, or broke the rules of HTTP
         except asyncio.CancelledError:
             inside.abort()
         except Exception:
@@ -179,7 +185,10 @@ class ModelProxy:
             writer.close()
 
     def _admit(self, task: asyncio.Task[None]) -> bool:
-        """Take a connection in. If there are too many, the one that has waited longest for a request is ended."""
+        """Accept a connection; if there are too many, end the one that has waited longest for a request.
+
+        Returns False if all of them have requests.
+        """
         if len(self._connections) >= CONNECTIONS:
             oldest = next(iter(self._waiting), None)
             if oldest is None:
@@ -191,36 +200,36 @@ class ModelProxy:
         return True
 
     async def _answer(self, inside: Channel, request: h11.Request) -> None:
-        """Pass one request on and its reply back, and note what came of it."""
+        """Pass one request on and its reply back, and record the result."""
         try:
             target, path = self._upstream.target(request.target), plain_path(request.target)
         except RefusedTarget as refused:
-            await self._say(inside, 403, failures.refused(str(refused)))
+            await self._send_error(inside, 403, failures.refused(str(refused)))
             return
         exchange = Exchange(self._protocol, request.method, request.target, path, captures=self._capture is not None)
-        exchange.replied = self.replied  # it need not look for what is known
+        exchange.replied = self.replied  # no need to look for it again
         try:
-            await self._pass_on(inside, request, target, exchange)
+            await self._forward(inside, request, target, exchange)
         except _Refused as refusal:
             exchange.failure = refusal.failure
-            await self._say(inside, refusal.status, refusal.failure)
+            await self._send_error(inside, refusal.status, refusal.failure)
         except asyncio.CancelledError:
             exchange.failure = exchange.failure or ModelFailure(_CANCELLED, "The Turn ended first.")
             raise
         finally:
             if exchange.is_call:
-                self._note(exchange)
-                self._count(exchange)
-                self._keep(exchange)
+                self._set_failure(exchange)
+                self._add_usage(exchange)
+                self._append_to_capture(exchange)
 
-    def _count(self, exchange: Exchange) -> None:
+    def _add_usage(self, exchange: Exchange) -> None:
         if exchange.usage is not None:
             self.usage = sum_of([exchange.usage, *([self.usage] if self.usage is not None else [])])
 
-    def _note(self, exchange: Exchange) -> None:
-        """Let the outcome of a call decide over the Turn, unless the agent may have brought it about by hand."""
+    def _set_failure(self, exchange: Exchange) -> None:
+        """Set `failure` to the result of a call, unless the agent may have caused it by hand."""
         failure = exchange.failure
-        if failure is not None and failure.code == _CANCELLED:  # that was not the model's doing
+        if failure is not None and failure.code == _CANCELLED:  # the model did not cause that
             return
         by_hand = not exchange.is_own_call or (failure is not None and failure.request_can_cause)
         if self.replied and by_hand:
@@ -228,25 +237,25 @@ class ModelProxy:
         else:
             self.failure = failure
 
-    async def _pass_on(self, inside: Channel, request: h11.Request, target: bytes, exchange: Exchange) -> None:
+    async def _forward(self, inside: Channel, request: h11.Request, target: bytes, exchange: Exchange) -> None:
         if self._gave_up:
             raise _Refused(424, failures.silent(self.settings.idle_s))
         if request.method == b"CONNECT":
             raise _Refused(424, failures.refused("CONNECT is not passed on"))
         body, whole = await self._read_body(inside, request, exchange)
-        exchange.asked(body, whole=whole)
+        exchange.on_request(body, whole=whole)
         try:
             outside = Channel(h11.CLIENT, *(streams := await self._upstream.connect()))
         except (OSError, asyncio.TimeoutError) as error:
             raise _Refused(502, failures.unreachable(self._upstream.shown, error)) from None
         sent = False
         try:
-            await self._send(inside, outside, request, target, body, whole)
+            await self._send_request(inside, outside, request, target, body, whole)
             sent = True
-            await self._return(inside, outside, exchange)
+            await self._return_reply(inside, outside, exchange)
         except asyncio.TimeoutError:
             self._gave_up = sent
-            silence = failures.silent(self.settings.idle_s)  # answered with a status that no agent program tries again
+            silence = failures.silent(self.settings.idle_s)  # 424: agent programs don't repeat a request after it
             raise _Refused(424, silence if sent else failures.not_taken("it stopped reading")) from None
         except Broken as broken:
             if broken.channel is inside:
@@ -257,7 +266,7 @@ class ModelProxy:
             streams[1].close()
 
     async def _read_body(self, inside: Channel, request: h11.Request, exchange: Exchange) -> tuple[bytes, bool]:
-        """The body with our parameters in it, and whether that is all of it; else the rest is still to be read."""
+        """Return the body with parameters merged in, and True; or its beginning and False if there is more to read."""
         merges = bool(self._params) and exchange.is_call
         limit = CAPTURE_LIMIT if merges or (self._capture and exchange.is_call) else 0
         body = bytearray()
@@ -278,11 +287,11 @@ class ModelProxy:
         except (ValueError, RecursionError) as error:
             raise _Refused(400, failures.refused(f"parameters can't be merged: {error}")) from None
 
-    async def _send(
+    async def _send_request(
         self, inside: Channel, outside: Channel, request: h11.Request, target: bytes, body: bytes, whole: bool
     ) -> None:
         headers = self._upstream.request_headers(request.headers)
-        chunked = any(name == b"transfer-encoding" for name, _ in request.headers)  # it goes before a content-length
+        chunked = any(name == b"transfer-encoding" for name, _ in request.headers)  # it overrides a content-length
         given = [value for name, value in request.headers if name == b"content-length" and not chunked]
         if whole and (body or given):
             headers.append((b"content-length", str(len(body)).encode()))
@@ -299,7 +308,7 @@ class ModelProxy:
                 await outside.send(h11.Data(data=bytes(event.data)), idle_s)
         await outside.send(h11.EndOfMessage(), idle_s)
 
-    async def _return(self, inside: Channel, outside: Channel, exchange: Exchange) -> None:
+    async def _return_reply(self, inside: Channel, outside: Channel, exchange: Exchange) -> None:
         idle_s = self.settings.idle_s
         response = await outside.next_event(idle_s)
         while isinstance(response, h11.InformationalResponse):
@@ -307,7 +316,7 @@ class ModelProxy:
         if not isinstance(response, h11.Response):
             raise Broken(outside, "closed without a reply")
         types = [value for name, value in response.headers if name == b"content-type"]
-        exchange.answered(response.status_code, types[0] if types else b"")
+        exchange.on_response(response.status_code, types[0] if types else b"")
         headers, decoder = self._reply_headers(response)
         reason = self._mask.whole(bytes(response.reason))
         await inside.send(h11.Response(status_code=response.status_code, headers=headers, reason=reason))
@@ -316,24 +325,24 @@ class ModelProxy:
             while isinstance(event := await outside.next_event(idle_s), h11.Data):
                 for read in (bytes(event.data),) if decoder is None else decoder.feed(bytes(event.data)):
                     if piece := mask.feed(read):
-                        await self._show(inside, exchange, piece)
+                        await self._send_piece(inside, exchange, piece)
         except zlib.error as error:
             raise Broken(outside, error) from error
         if not isinstance(event, h11.EndOfMessage):
             raise Broken(outside, "closed in the middle of a reply")
         if piece := mask.end():
-            await self._show(inside, exchange, piece)
-        exchange.ended()
+            await self._send_piece(inside, exchange, piece)
+        exchange.on_end()
         self.replied = self.replied or exchange.replied
         await inside.send(h11.EndOfMessage())
 
-    async def _show(self, inside: Channel, exchange: Exchange, piece: bytes) -> None:
-        exchange.received(piece)
-        self.replied = self.replied or exchange.replied  # first: the agent acts on what it is sent
+    async def _send_piece(self, inside: Channel, exchange: Exchange, piece: bytes) -> None:
+        exchange.on_chunk(piece)
+        self.replied = self.replied or exchange.replied  # before it is sent: the agent acts on it
         await inside.send(h11.Data(data=piece))
 
     def _reply_headers(self, response: h11.Response) -> tuple[list[Header], Decoder | None]:
-        """Headers for the sandbox, without keys, and what undoes a compression that nobody asked for."""
+        """Return headers for the sandbox, without keys, and a decoder if the reply is compressed all the same."""
         given = end_to_end(response.headers)
         codings = [value for name, value in given if name == b"content-encoding" and value.lower() != b"identity"]
         try:
@@ -342,10 +351,10 @@ class ModelProxy:
             raise _Refused(502, failures.compressed(str(unknown))) from None
         if decoder is not None:
             given = [(name, value) for name, value in given if name not in (b"content-encoding", b"content-length")]
-        return [(name, self._mask.whole(value)) for name, value in given if not self._mask.finds(name)], decoder
+        return [(name, self._mask.whole(value)) for name, value in given if not self._mask.is_in(name)], decoder
 
-    async def _say(self, inside: Channel, status: int, failure: ModelFailure) -> None:
-        """Answer with an error of our own; where a reply has begun already, cut it."""
+    async def _send_error(self, inside: Channel, status: int, failure: ModelFailure) -> None:
+        """Answer with an error of the proxy. A reply that has begun already is cut."""
         if inside.connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             inside.abort()
             return
@@ -356,7 +365,7 @@ class ModelProxy:
         await inside.send(h11.Data(data=body))
         await inside.send(h11.EndOfMessage())
 
-    def _keep(self, exchange: Exchange) -> None:
+    def _append_to_capture(self, exchange: Exchange) -> None:
         if self._capture is None:
             return
         self._capture_left -= exchange.kept_bytes

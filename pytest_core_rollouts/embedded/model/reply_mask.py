@@ -1,7 +1,7 @@
-"""Keys in what a model's server replies: masked by value before a sandbox sees them.
+"""Masks keys in the replies of a model's server before a sandbox sees them.
 
-A mask has the length of the key, so that a reply keeps its content-length. In a stream, at most one byte less than a
-key is held back, and only if it may be the beginning of one.
+A mask is as long as the key, so the content-length of a reply stays right. In a stream, only what may be the beginning
+of a key is held back.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ _CODINGS = (b"gzip", b"x-gzip", b"deflate")
 
 
 class UnknownCoding(Exception):
-    """A reply is compressed in a way that can't be undone here; str: its content-encoding."""
+    """A reply has a compression that is not supported; str: its content-encoding."""
 
 
 class KeyMask:
-    """Masks keys in whole texts; `stream` makes a mask for a text that comes in pieces.
+    """Masks keys in whole texts. `stream` makes a mask for a text that comes in pieces.
 
-    A key is found as it is and as JSON writes it. Stand-ins such as `EMPTY` are not masked: they are ordinary words.
+    A key is found as it is and in the forms that JSON has for it. Placeholders such as `EMPTY` are not masked, because
+    they are ordinary words.
     """
 
     def __init__(self, keys: Iterable[str]) -> None:
@@ -35,14 +36,16 @@ class KeyMask:
         self.pattern = re.compile(b"|".join(map(re.escape, self.forms)))
 
     def whole(self, text: bytes) -> bytes:
+        """Return the text with keys masked."""
         mask = self.stream()
         return mask.feed(text) + mask.end()
 
-    def finds(self, name: bytes) -> bool:
-        """Whether a header's name holds a key; names come in lower case."""
+    def is_in(self, name: bytes) -> bool:
+        """Return True if a header's name, in lower case, holds a key."""
         return any(form.lower() in name.lower() for form in self.forms)
 
     def stream(self) -> StreamMask:
+        """Return a mask for one text that comes in pieces."""
         return StreamMask(self)
 
 
@@ -54,8 +57,8 @@ class StreamMask:
         self._held = b""
 
     def feed(self, piece: bytes) -> bytes:
-        """What may be shown so far."""
-        # Most pieces hold no key and end with what no key holds, such as a line's end.
+        """Return what can be passed on so far."""
+        # The usual case: the piece holds no key, and its last byte, such as a newline, is in no key.
         if not self._held and piece[-1:] not in self._letters and not any(form in piece for form in self._forms):
             return piece
         text, self._held = self._held + piece, b""
@@ -72,7 +75,7 @@ class StreamMask:
         return b"".join((*done, text[position:hold]))
 
     def end(self) -> bytes:
-        """The rest: no longer key can follow what was held back."""
+        """Return what was held back, masked: the text is complete."""
         rest, self._held = self._held, b""
         return self._pattern.sub(lambda match: _mask_for(match[0]), rest) if self._forms else rest
 
@@ -80,7 +83,7 @@ class StreamMask:
         return any(len(form) > len(key) and form.startswith(key) for form in self._forms)
 
     def _start_of_prefix(self, text: bytes, position: int) -> int:
-        """Where the longest ending of `text` that begins a key starts; its length if there is none."""
+        """Return where the longest ending of `text` that begins a key starts; its length if it has no such ending."""
         starts = [len(text)]
         for form in self._forms:
             start = text.find(form[:1], max(position, len(text) - len(form) + 1))
@@ -91,7 +94,7 @@ class StreamMask:
 
 
 class Decoder:
-    """Undoes a reply's content-encoding. Raises UnknownCoding when made, zlib.error for data that is damaged."""
+    """Decompresses a reply. The constructor raises UnknownCoding, `feed` raises zlib.error for damaged data."""
 
     def __init__(self, coding: bytes) -> None:
         if coding.strip().lower() not in _CODINGS:
@@ -99,7 +102,7 @@ class Decoder:
         self._inflating = zlib.decompressobj(wbits=47)  # gzip and zlib, by their first bytes
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """Pieces of at most 64 KiB, however much they were compressed."""
+        """Yield pieces of at most 64 KiB, however strongly they are compressed."""
         while piece:
             if self._inflating.eof:
                 self._inflating = zlib.decompressobj(wbits=47)
@@ -109,7 +112,7 @@ class Decoder:
 
 
 def _forms(key: str) -> tuple[str, ...]:
-    """A key as it is, in JSON, and in JSON that a text in JSON holds."""
+    """Return a key as it is, as JSON writes it, and as JSON within a string of JSON writes it."""
     once = json.dumps(key)[1:-1]
     return key, once, json.dumps(once)[1:-1]
 

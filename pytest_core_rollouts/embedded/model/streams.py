@@ -13,7 +13,7 @@ _END_OF_EVENT = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
 
 class EventReader:
-    """Feed it chunks; it yields each event's data. An event beyond the limit ends the reading: `overflowed`."""
+    """Yields the data of each event in the chunks that it is fed. After an event over the limit: `overflowed`."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
@@ -22,7 +22,7 @@ class EventReader:
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         if self.overflowed:
             return
-        start = max(0, len(self._pending) - 3)  # an end may have been cut in two
+        start = max(0, len(self._pending) - 3)  # an end may be split between two chunks
         self._pending += chunk
         while (end := _END_OF_EVENT.search(self._pending, start)) is not None:
             event = bytes(self._pending[: end.start()])
@@ -44,21 +44,23 @@ Event = Mapping[str, Any]
 
 
 class Assembly(Protocol):
-    """Takes a stream's events; gives the reply as far as it came."""
+    """Puts a reply together from a stream's events."""
 
     def add(self, event: Event) -> None: ...
 
-    def reply(self) -> dict[str, Any] | None: ...
+    def reply(self) -> dict[str, Any] | None:
+        """Return the reply as far as it came, as the server would have sent it in one piece; None: nothing came."""
 
 
 def assembly_for(protocol: str) -> Assembly:
+    """Return an empty Assembly for a model protocol."""
     if protocol == "responses":
-        return Responses()
-    return Messages() if protocol == "anthropic" else ChatCompletions()
+        return _Responses()
+    return _Messages() if protocol == "anthropic" else _ChatCompletions()
 
 
-class Responses:
-    """The last `response` told of, with the Items that were announced on the way where it has none itself."""
+class _Responses:
+    """The last `response` of any event; if it has no Items, with those of earlier events."""
 
     def __init__(self) -> None:
         self._response: dict[str, Any] | None = None
@@ -78,12 +80,12 @@ class Responses:
             return None
         reply = {**self._response, "output": self._response.get("output") or self._output}
         if self._logprobs and not _has_logprobs(reply["output"]):
-            reply["logprobs"] = self._logprobs  # told in the deltas alone
+            reply["logprobs"] = self._logprobs  # this server only sends them in the deltas
         return reply
 
 
-class Messages:
-    """A message, block by block."""
+class _Messages:
+    """A message, put together block by block."""
 
     def __init__(self) -> None:
         self._message: dict[str, Any] | None = None
@@ -122,8 +124,8 @@ class Messages:
         return {**self._message, "content": [self._blocks[index] for index in sorted(self._blocks)]}
 
 
-class ChatCompletions:
-    """Choices with their deltas joined; everything else as the last chunk says it."""
+class _ChatCompletions:
+    """Choices with their deltas joined; all other members have the value of the last chunk."""
 
     def __init__(self) -> None:
         self._reply: dict[str, Any] | None = None
@@ -132,8 +134,8 @@ class ChatCompletions:
     def add(self, event: Event) -> None:
         if "choices" not in event:
             return
-        said = {name: value for name, value in event.items() if name != "choices" and value is not None}
-        self._reply = {**(self._reply or {}), **said, "object": "chat.completion"}
+        others = {name: value for name, value in event.items() if name != "choices" and value is not None}
+        self._reply = {**(self._reply or {}), **others, "object": "chat.completion"}
         for choice in _objects(event["choices"]):
             index = _index(choice)
             whole = self._choices.setdefault(index, {"index": index, "message": {}})
@@ -150,13 +152,13 @@ _JOINED = ("content", "reasoning_content", "reasoning", "refusal", "arguments")
 
 
 def _join(whole: dict[str, Any], part: Mapping[str, Any]) -> None:
-    """Add a delta: texts of content and lists grow, calls of tools are found by their index, the rest is replaced."""
+    """Add a delta: texts and lists are appended, tool calls are matched by index, all else is replaced."""
     for name, value in part.items():
         before = whole.get(name)
         if name == "tool_calls" and isinstance(value, list):
             calls: list[dict[str, Any]] = whole.setdefault(name, [])
             for call in _objects(value):
-                known = next((one for one in calls if one.get("index") == call.get("index")), None)
+                known = next((earlier for earlier in calls if earlier.get("index") == call.get("index")), None)
                 if known is None:
                     calls.append(known := {})
                 _join(known, call)

@@ -1,4 +1,7 @@
-"""What a model's server says about tokens: their ids, their log probabilities, and how many there are."""
+"""What a model's server reports about tokens: ids, log probabilities and counts.
+
+An agent can change what its program prints, but not what a server reports to the proxy.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a reply tells of its tokens; None: not told. `logprobs` are those of the sampled tokens, in order."""
+    """The tokens of a reply; None: not reported. `logprobs` are those of the sampled tokens, in order."""
 
     prompt_token_ids: list[int] | None = None
     token_ids: list[int] | None = None
@@ -23,9 +26,10 @@ _NAMED = re.compile(r"token_id:(\d+)")
 
 
 def tokens_of(reply: Any) -> Tokens:
-    """Found by name: `token_ids` and `prompt_token_ids` (vLLM), `output_token_logprobs` (SGLang), `logprobs` (all).
+    """Find tokens in a reply by names of members.
 
-    Of several choices the first one counts.
+    `token_ids` and `prompt_token_ids` (vLLM), `output_token_logprobs` (SGLang), `logprobs` (all servers).
+    If a reply has several choices, only the first one counts.
     """
     found = _Found()
     found.look_into(reply)
@@ -66,7 +70,7 @@ def _is_ids(value: Any) -> bool:
 
 
 def _pairs(value: Any) -> Iterator[tuple[int | None, float]]:
-    """Of a list of {token, logprob}, of {content: such a list}, or of the older {tokens, token_logprobs}."""
+    """Read a list of {token, logprob}, {content: such a list}, or the older {tokens, token_logprobs}."""
     if isinstance(value, dict) and isinstance(logprobs := value.get("token_logprobs"), list):
         tokens = value.get("tokens") or []
         for index, logprob in enumerate(logprobs):
@@ -86,7 +90,7 @@ def _sglang_pairs(entries: list[Any]) -> Iterator[tuple[int | None, float]]:
 
 
 def _id_in(token: Any) -> int | None:
-    """The id in a token that is named by it, as vLLM does when asked to."""
+    """Return the id in a token named `token_id:N`, which vLLM sends on request; else None."""
     match = _NAMED.fullmatch(token) if isinstance(token, str) else None
     return int(match[1]) if match else None
 
@@ -98,33 +102,33 @@ def _number(value: Any) -> float:
 # ---- counts
 
 
-_MOST = 2**53  # tokens of one reply; from here on JSON's readers don't agree on a whole number
+_TOO_MANY = 2**53  # tokens of one reply; from here on JSON's readers don't agree on a whole number
 
 
 def usage_of(reply: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what a reply of the Responses wire, or the event that ends one, says was used; None if it does not say."""
+    """Return the TokenUsage in a reply of the Responses protocol, or in the event that ends one; None: not reported."""
     response = reply.get("response", reply)
-    said = response.get("usage") if isinstance(response, Mapping) else None
-    if not isinstance(said, Mapping):
+    usage = response.get("usage") if isinstance(response, Mapping) else None
+    if not isinstance(usage, Mapping):
         return None
-    given, made = _count(said, "input_tokens"), _count(said, "output_tokens")
+    sent, sampled = _count(usage, "input_tokens"), _count(usage, "output_tokens")
     return {
-        "input_tokens": given,
-        "input_tokens_details": {"cached_tokens": _count(said.get("input_tokens_details"), "cached_tokens")},
-        "output_tokens": made,
-        "output_tokens_details": {"reasoning_tokens": _count(said.get("output_tokens_details"), "reasoning_tokens")},
-        "total_tokens": given + made,
+        "input_tokens": sent,
+        "input_tokens_details": {"cached_tokens": _count(usage.get("input_tokens_details"), "cached_tokens")},
+        "output_tokens": sampled,
+        "output_tokens_details": {"reasoning_tokens": _count(usage.get("output_tokens_details"), "reasoning_tokens")},
+        "total_tokens": sent + sampled,
     }
 
 
 def sum_of(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the sum of one usage or more, member by member."""
+    """Return the sum of one or more usages, member by member."""
     return {
         name: sum_of([usage[name] for usage in usages]) if isinstance(value, Mapping) else sum(u[name] for u in usages)
         for name, value in usages[0].items()
     }
 
 
-def _count(said: Any, name: str) -> int:
-    value = said.get(name) if isinstance(said, Mapping) else None
-    return value if type(value) is int and 0 <= value < _MOST else 0
+def _count(usage: Any, name: str) -> int:
+    value = usage.get(name) if isinstance(usage, Mapping) else None
+    return value if type(value) is int and 0 <= value < _TOO_MANY else 0

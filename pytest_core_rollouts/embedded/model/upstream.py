@@ -30,24 +30,24 @@ _HOP_BY_HOP = {
     b"transfer-encoding",
     b"upgrade",
 }
-# Ours to say: who is asked, how the body is framed, and that replies come readable.
-_OURS = {b"host", b"expect", b"content-length", b"accept-encoding"}
-# Ours too: who asks. A server that is asked with another key or for another account answers 401, which is not the
-# agent's to choose.
+# Set by the proxy: the host, the framing of the body, and that replies are not compressed.
+_SET_HERE = {b"host", b"expect", b"content-length", b"accept-encoding"}
+# Set by the proxy too: key and account. With another one the server would answer 401, and an agent must not be able to
+# cause that.
 _CREDENTIALS = {
     *(b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key", b"ocp-apim-subscription-key", b"cookie"),
     *(b"openai-organization", b"openai-project"),
 }
-_DECODINGS = 16  # how often a path may be percent-encoded
+_DECODINGS = 16  # how often a path may be percent-encoded, one encoding within the other
 
 
 class RefusedTarget(Exception):
-    """A request that leads out of the model's base URL; str: why."""
+    """A request's target is not below the model's base URL; str: why."""
 
 
 @dataclass(frozen=True)
 class Upstream:
-    """A base URL in parts. `path` has no slash at its end."""
+    """A base URL in parts, and the headers that carry the key. `path` does not end with a slash."""
 
     host: str
     port: int
@@ -58,6 +58,7 @@ class Upstream:
 
     @classmethod
     def of(cls, provider: ModelProvider) -> Upstream:
+        """Return the parts of a provider's base URL."""
         url = urlsplit(provider.base_url)
         assert url.hostname is not None, "read_model_provider refuses a URL without a host"
         secure = url.scheme == "https"
@@ -72,23 +73,23 @@ class Upstream:
 
     @property
     def shown(self) -> str:
-        """For messages."""
+        """The base URL's scheme and host, for messages."""
         return f"{'https' if self.secure else 'http'}://{self.authority.decode()}"
 
     def target(self, inside: bytes) -> bytes:
-        """The target of a request, below the base URL. Raises RefusedTarget."""
+        """Return the target at the server for a target inside a sandbox. Raises RefusedTarget."""
         plain_path(inside)
         if self.path.endswith(b"/v1") and inside.startswith(b"/v1/"):
-            inside = inside[3:]  # a base URL of the Messages protocol is given with and without it
+            inside = inside[3:]  # base URLs of the Messages protocol are written with and without it
         return self.path + inside
 
     def request_headers(self, given: Iterable[Header]) -> list[Header]:
-        """Headers without hop-by-hop ones, with our key whether or not the sandbox sent one."""
-        ours = [(b"host", self.authority), (b"accept-encoding", b"identity"), (b"connection", b"close")]
-        return [*ours, *self.credentials, *end_to_end(given, _OURS | _CREDENTIALS)]
+        """Return the headers without hop-by-hop ones, with the model's key in place of any other."""
+        own = [(b"host", self.authority), (b"accept-encoding", b"identity"), (b"connection", b"close")]
+        return [*own, *self.credentials, *end_to_end(given, _SET_HERE | _CREDENTIALS)]
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection, its certificate checked. Raises OSError (ssl's errors are such), asyncio.TimeoutError."""
+        """Connect, and check the certificate. Raises OSError (ssl's errors are OSErrors), asyncio.TimeoutError."""
         connecting = asyncio.open_connection(
             self.host,
             self.port,
@@ -100,14 +101,14 @@ class Upstream:
 
 
 def plain_path(target: bytes) -> bytes:
-    """The path of a request's target as the most lenient server would read it. Raises RefusedTarget.
+    """Return the path of a request's target, decoded as the most lenient server would do. Raises RefusedTarget.
 
     Servers differ in how often they decode a path, in what separates its parts, and in which odd bytes they let
-    through. So a path is refused if any of them could take it out of the base URL.
+    through. So a path is refused if any server could read it as leading out of the base URL.
     """
     path = target.partition(b"?")[0]
     if not path.startswith(b"/"):
-        raise RefusedTarget("only paths of the model's API can be asked for")
+        raise RefusedTarget("only paths of the model's API can be requested")
     for _ in range(_DECODINGS):
         _refuse_escape(path)
         decoded = unquote_to_bytes(path)
@@ -122,7 +123,7 @@ def _refuse_escape(path: bytes) -> None:
         text = path.decode()  # overlong forms, such as C0 AE for a dot, are not UTF-8
     except UnicodeDecodeError:
         raise RefusedTarget("the path is not UTF-8") from None
-    text = unicodedata.normalize("NFKC", text)  # a full-width dot is a dot to some
+    text = unicodedata.normalize("NFKC", text)  # some servers read a full-width dot as a dot
     if any(ord(character) < 0x20 or ord(character) == 0x7F for character in text) or "%u" in text.lower():
         raise RefusedTarget("the path holds control characters")
     parts = [part.partition(";")[0] for part in text.replace("\\", "/").split("/")[1:]]
@@ -133,10 +134,10 @@ def _refuse_escape(path: bytes) -> None:
 
 
 def _credentials(protocol: str, host: str, key: bytes) -> tuple[Header, ...]:
-    """The headers that carry the key: the same for every request of a Turn.
+    """Return the headers that carry the key, the same for every request of a Turn.
 
-    Servers of the Messages protocol read `x-api-key` (the SDK's) or a bearer key (vLLM), so they get both. Anthropic's
-    own refuses an API key as a bearer key, and takes OAuth tokens only so.
+    Servers of the Messages protocol read `x-api-key` (as the SDK sends it) or a bearer key (vLLM), so they get both.
+    Anthropic's own server accepts API keys only in `x-api-key`, and OAuth tokens only as bearer keys.
     """
     bearer, api_key = (b"authorization", b"Bearer " + key), (b"x-api-key", key)
     if protocol != "anthropic":
@@ -147,7 +148,7 @@ def _credentials(protocol: str, host: str, key: bytes) -> tuple[Header, ...]:
 
 
 def end_to_end(headers: Iterable[Header], dropped: Iterable[bytes] = ()) -> list[Header]:
-    """Headers (names in lower case) without those that concern one connection alone."""
+    """Return headers (names in lower case) without those that only concern one connection."""
     headers = list(headers)
     named = {
         name.strip().lower() for key, value in headers if key == b"connection" for name in value.split(b",") if name
@@ -158,11 +159,11 @@ def end_to_end(headers: Iterable[Header], dropped: Iterable[bytes] = ()) -> list
 
 @cache
 def tls() -> ssl.SSLContext:
-    """Certificates as OpenSSL finds them ($SSL_CERT_FILE, $SSL_CERT_DIR, the system's), else certifi's."""
+    """Return a context with OpenSSL's certificates ($SSL_CERT_FILE, $SSL_CERT_DIR, the system's), else certifi's."""
     context = ssl.create_default_context()
     paths = ssl.get_default_verify_paths()
     if not (paths.cafile or (paths.capath and any(os.scandir(paths.capath)))):
-        import certifi  # comes with httpx
+        import certifi  # a dependency of httpx
 
         context.load_verify_locations(certifi.where())
     return context
@@ -175,11 +176,11 @@ SAMPLE, ROLLOUT_ID = "{sample}", "{rollout_id}"
 
 
 class MissingLabel(Exception):
-    """A placeholder that this Session's metadata does not fill; str: which."""
+    """The Session's metadata has no value for a placeholder; str: which."""
 
 
 def fill(params: Mapping[str, Any], *, sample: str | None, rollout_id: str | None) -> dict[str, Any]:
-    """`params` with `{sample}` and `{rollout_id}` filled in. A text that is `{sample}` alone becomes the number.
+    """Return `params` with `{sample}` and `{rollout_id}` filled in. The string "{sample}" becomes a number.
 
     Raises MissingLabel.
     """
@@ -207,12 +208,13 @@ def fill(params: Mapping[str, Any], *, sample: str | None, rollout_id: str | Non
 
 
 def merge(body: bytes, params: Mapping[str, Any]) -> bytes:
-    """A request's JSON body with `params` merged in, by the rules of JSON Merge Patch (RFC 7396): objects are merged,
-    null removes a member, all else replaces. Raises ValueError when the body is no JSON object.
+    """Merge `params` into a request's JSON body by the rules of JSON Merge Patch (RFC 7396).
+
+    Objects are merged, null removes a member, all else replaces. Raises ValueError if the body is not a JSON object.
     """
     request = json.loads(body)
     if not isinstance(request, dict):
-        raise ValueError("the body is no JSON object")
+        raise ValueError("the body is not a JSON object")
     return json.dumps(_merged(request, params), ensure_ascii=False, separators=(",", ":")).encode()
 
 

@@ -1,7 +1,11 @@
-"""Sandboxes: one Session's files and processes, shut in by bubblewrap.
+"""Sandboxes: bubblewrap isolates the files and processes of one Session.
 
-`Isolation.probe()` finds out once how a sandbox can be made here, or raises `SandboxUnavailable` with the remedy.
-A `Sandbox` is one Session's: write files into it, run commands in it, collect its outputs, destroy it.
+`Isolation.probe()` finds out once how this machine can make a sandbox, or raises `SandboxUnavailable` with the remedy.
+A `Sandbox` belongs to one Session: write files into it, run commands in it, collect its outputs, destroy it.
+
+isolation: which bubblewrap, user and folder all sandboxes use; bubblewrap: finding it; mounts, programs: what of the
+host is visible. process: one command from start to end. limits: the bounds; cgroups, namespaces, seccomp: those that
+the kernel enforces; watch, usage: those that a thread enforces. files: copying into and out of a Session's folders.
 """
 
 from __future__ import annotations

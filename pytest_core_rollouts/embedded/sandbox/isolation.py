@@ -1,4 +1,4 @@
-"""How a sandbox is made on this machine: which bwrap, under which uid, with which view of the host."""
+"""How this machine makes sandboxes: with which bwrap, under which uid, and what they see of the host."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ INSIDE_UID = 1000
 TMP_BYTES = 256 * MIB
 SHM_BYTES = 64 * MIB
 SPAWNERS = 4
-# What /proc tells of the host in spite of namespaces.
+# Files of /proc that show the host in spite of namespaces.
 _PROC_OF_THE_HOST = [path for path in ("/proc/keys", "/proc/sched_debug", "/proc/timer_list") if Path(path).exists()]
 
 
 @dataclass(frozen=True)
 class Options:
-    """Open files for bwrap, for one start: its arguments, and the system calls to refuse."""
+    """Descriptors of the files that bwrap reads at one start: its arguments, and the seccomp filter."""
 
     arguments: int
     seccomp: int | None
@@ -50,10 +50,10 @@ class Options:
 
 
 class Isolation:
-    """Found once by `probe`; makes the command lines of all sandboxes and holds what they share.
+    """Makes the command lines of all sandboxes and holds what they share. `probe` creates it, once.
 
-    `folder` is private to this process and removed by `close` (at the latest when the interpreter ends); `sessions`
-    in it is where Sessions' folders belong. `uid` owns what is in sandboxes: a free one when we are root, else ours.
+    `folder` belongs to this process; `close` removes it, or the interpreter's exit does. `sessions` is where folders of
+    Sessions belong. `uid` owns the files in sandboxes: an unused uid if this process is root, else this process's own.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class Isolation:
         self.drops_uid = uid != os.geteuid()
         self._programs = programs
         self._tools = tools
-        # A sandbox dies with the thread that started it (PR_SET_PDEATHSIG), so these threads live as long as we do.
+        # A sandbox dies with the thread that started it (PR_SET_PDEATHSIG), so these threads are never ended.
         self.spawner = ThreadPoolExecutor(SPAWNERS, thread_name_prefix="sandbox-spawner")
         self.namespaces = NamespaceHelper()
         self.watcher = Watcher(self.namespaces)
         setpriv = [tools["setpriv"], f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
-        self.drop = setpriv if self.drops_uid else []  # before a command, to run it under `uid`
+        self.drop = setpriv if self.drops_uid else []  # prefix of a command that runs it under `uid`
         self.token = f"sandbox-{secrets.token_hex(8)}"  # on the command line of every sandbox
         self._seccomp = filter_program()
         self._guard = _Guard(self.token, self.drop)
@@ -84,11 +84,12 @@ class Isolation:
     def probe(
         cls, *, hidden: Sequence[Path] = (), private: Sequence[Path] = (), scratch: Path | None = None
     ) -> Isolation:
-        """Make one real sandbox with each bwrap there is, the system's first, and keep the first that works.
+        """Run a command in a sandbox with each bwrap that is installed, the system's first; keep the first that works.
 
-        `hidden`: paths whose content no sandbox may see, except a part that is bound into a run on purpose.
-        `private`: paths of which not even that is allowed. `scratch`: a private folder to make our own in, instead of a
-        temporary one; as root it is opened to be passed through (mode 0711). Raises SandboxUnavailable.
+        `hidden`: paths that no sandbox may see, except for parts that are passed to a run in `binds`. `private`: paths
+        of which not even parts may be passed. `scratch`: a folder to create `folder` in, in place of a temporary one;
+        if this process is root, it gets mode 0711, so that the sandboxes' uid can pass through it.
+        Raises SandboxUnavailable.
         """
         if not sys.platform.startswith("linux"):
             raise SandboxUnavailable(
@@ -128,15 +129,15 @@ class Isolation:
             return None, str(error)
         bubblewrap = Bubblewrap(file, "--disable-userns" in usage.stdout + usage.stderr)
         isolation = cls(bubblewrap, programs, folder, uid, tools)
-        refusal = isolation._refusal()
+        refusal = isolation._try_sandbox()
         if refusal is None:
             return isolation, ""
         isolation._cleanup.detach()
         isolation.close()
         return None, refusal
 
-    def _refusal(self) -> str | None:
-        """Run one sandbox; why it failed, or None."""
+    def _try_sandbox(self) -> str | None:
+        """Run one sandbox. Returns why it failed; None if it worked."""
         session = self.sessions / "probe"
         self.make_session(session)
         script = "touch /workspace/x /home/agent/x /tmp/x && exec python3 -c 'import json, zlib'"
@@ -156,17 +157,17 @@ class Isolation:
             return str(error)
         finally:
             remove_tree(session)
-        said = done.stdout.decode("utf-8", "replace").strip()
-        return (said or f"exit status {done.returncode}") if done.returncode else None
+        output = done.stdout.decode("utf-8", "replace").strip()
+        return (output or f"exit status {done.returncode}") if done.returncode else None
 
     def make_session(self, session: Path) -> None:
-        """Make the two folders that a sandbox sees. Raises ValueError where the sandbox's uid could not reach them."""
+        """Create the two folders that a sandbox sees. Raises ValueError if the sandbox's uid can't reach them."""
         session.mkdir(mode=0o711, exist_ok=True)
         if self.drops_uid:
             session.chmod(0o711)
             if not is_reachable(session):
                 raise ValueError(
-                    f"{session} lies below a folder closed to uid {self.uid}: make it in Isolation.sessions"
+                    f"{session}: uid {self.uid} can't enter a folder above it; create it in Isolation.sessions"
                 )
         for name in ("home", "workspace"):
             (session / name).mkdir(mode=0o700)
@@ -174,9 +175,9 @@ class Isolation:
                 os.chown(session / name, self.uid, self.uid)
 
     def reachable(self, path: Path) -> Path:
-        """A program or a folder of programs, to be bound: `path`, or a copy where our uid alone can reach that one.
+        """Return `path`, a program or a folder of programs, or a copy that the sandboxes' uid can reach.
 
-        Blocks; a copy (hard links, where the file system allows them) is made once.
+        Blocks. Each copy is made once, with hard links if the file system allows them.
         """
         path = path.resolve()
         readable = path.stat().st_mode & stat.S_IROTH
@@ -192,20 +193,20 @@ class Isolation:
             return self._shared[path]
 
     def command(self, options: Options, argv: Sequence[str], *, status: int | None = None) -> list[str]:
-        """The host's command line for `argv` in a sandbox; to be started in bwrap's folder.
+        """Return the host's command line that runs `argv` in a sandbox. It has to be started in bwrap's folder.
 
-        So bwrap needs no path that its uid might not reach, and shows none of the host's in the sandbox's /proc/1:
-        everything else that names host paths comes through the file `options`.
+        bwrap then needs no path that its uid may be unable to reach, and /proc/1 of the sandbox shows no path of the
+        host: all other arguments that name host paths are in the file `options`.
         """
         report = [] if status is None else ["--json-status-fd", str(status)]
         refuse = [] if options.seccomp is None else ["--seccomp", str(options.seccomp)]
         bwrap = f"./{self.bubblewrap.file.name}"
         return [*self.drop, bwrap, *report, *refuse, "--args", str(options.arguments), "--", *argv]
 
-    def limited(self, argv: Sequence[str], limits: Limits) -> list[str]:
-        """`argv` under the limits; for use inside, where the kernel counts processes per sandbox (from 5.14 on).
+    def with_limits(self, argv: Sequence[str], limits: Limits) -> list[str]:
+        """Return `argv` under the limits, for use in the sandbox: there the kernel counts processes per sandbox.
 
-        Before that it counts all of a user's processes together, so a limit would hit an ordinary user's desktop.
+        Kernels before 5.14 count all processes of the user, so a limit would apply to an ordinary user's desktop too.
         """
         count = self.drops_uid or _kernel() >= (5, 14)
         return [self._tools["prlimit"], *limits.prlimit_options(count_processes=count), "--", *argv]
@@ -214,9 +215,9 @@ class Isolation:
     def options(
         self, session: Path, env: Mapping[str, str], binds: Sequence[tuple[Path, str]] = ()
     ) -> Iterator[Options]:
-        """What bwrap reads from files.
+        """Open the files that bwrap reads at one start.
 
-        Raises ValueError for what cannot stand in an environment, MountRefused for a bind that shows a hidden place.
+        Raises ValueError if `env` has an invalid name or value, MountRefused if a bind would show a hidden place.
         """
         arguments = b"".join(os.fsencode(option) + b"\0" for option in self._options(session, env, binds))
         with contextlib.ExitStack() as stack:
@@ -243,11 +244,11 @@ class Isolation:
         own = {"HOME": "/home/agent", "USER": "agent", "LANG": "C.UTF-8", "PATH": self._programs.path}
         for name, value in {**own, **env}.items():
             if not name or "=" in name or "\0" in name + value:
-                raise ValueError(f"not an environment variable: {name!r}")
+                raise ValueError(f"invalid environment variable: {name!r}")
             yield from ("--setenv", name, value)
 
     def close(self) -> None:
-        """Let go of threads and files; sandboxes that still run end with the threads."""
+        """End the threads and helpers, and remove the folder. Sandboxes that still run die with the threads."""
         self.watcher.close()
         self.spawner.shutdown()
         self.namespaces.close()
@@ -267,9 +268,9 @@ def _file(data: bytes) -> Iterator[int]:
 
 
 def _choose_uid() -> int:
-    """A uid for the sandboxes: our own, or a free one when we are root.
+    """Return the uid for sandboxes: this process's own, or an unused one if it is root.
 
-    Root's own would do as well inside a user namespace whose root is an ordinary user outside.
+    In a user namespace whose root is an ordinary user outside, 0 is such a uid.
     """
     if os.geteuid() != 0:
         return os.geteuid()
@@ -281,12 +282,14 @@ def _choose_uid() -> int:
     free = (uid for uid in random.sample(mapped, len(mapped)) if uid not in running and not _has_name(uid))
     uid = next(free, None)
     if uid is None:
-        raise SandboxUnavailable("root drops its uid for sandboxes, and none from 50000 to 59999 is mapped and free")
+        raise SandboxUnavailable(
+            "sandboxes of root need an unused uid from 50000 to 59999, and none is mapped; run as an ordinary user"
+        )
     return uid
 
 
 def _has_name(number: int) -> bool:
-    """Whether the number is some user's or group's, also one that only a directory service knows."""
+    """Return True if a user or a group has this number, also one that only a directory service knows."""
     for look_up in (pwd.getpwuid, grp.getgrgid):
         with contextlib.suppress(KeyError):
             look_up(number)
@@ -301,7 +304,7 @@ def _running_uids() -> Iterator[int]:
 
 
 def _make_folder(scratch: Path | None, *, drops_uid: bool) -> Path:
-    """Our own folder: files in it can be executed, and the sandbox's uid can reach what is made for it."""
+    """Create the folder of an Isolation: files in it can be executed, and the sandboxes' uid can pass through it."""
     mode = 0o711 if drops_uid else 0o700
     places = [scratch] if scratch else [Path(place) for place in (tempfile.gettempdir(), "/tmp", "/var/tmp")]
     for place in dict.fromkeys(path.resolve() for path in places):
@@ -316,7 +319,7 @@ def _make_folder(scratch: Path | None, *, drops_uid: bool) -> Path:
             return folder
     tried = " nor ".join(str(place) for place in dict.fromkeys(places))
     raise SandboxUnavailable(
-        f"{tried} does not suit sandboxes' files: set TMPDIR to a folder that is writable, not mounted noexec, "
+        f"{tried} can't hold the files of sandboxes; set TMPDIR to a folder that is writable, not mounted noexec, "
         "and that other users may enter (chmod o+x on it and on all folders above it)"
     )
 
@@ -339,11 +342,11 @@ done
 
 
 class _Guard:
-    """A shell that waits for our end and then kills what is left with `token` on its command line.
+    """A shell that waits for the end of this process, then kills all processes with `token` on their command line.
 
-    bwrap's parts die with us, each tied to its parent, but between its first moments there are some microseconds in
-    which its outer process is tied already and its child not yet: killed then, the outer one leaves a child that waits
-    for it for ever. `prefix` makes the shell run under the sandboxes' uid, so that it can kill nothing else.
+    bwrap's processes die with this one, each tied to its parent. But at its start there are some microseconds in which
+    the outer process is tied already and its child is not: if the outer one is killed then, the child waits for it
+    forever. `prefix` makes the shell run under the sandboxes' uid, so that it can't kill anything else.
     """
 
     def __init__(self, token: str, prefix: Sequence[str] = ()) -> None:
@@ -356,13 +359,13 @@ class _Guard:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
-                start_new_session=True,  # not reached by Ctrl-C, nor by what kills our process group
+                start_new_session=True,  # neither Ctrl-C nor a signal to this process group may end it
             )
         finally:
             os.close(read_end)
 
     def close(self) -> None:
-        """Dismiss it: nothing is left. Repeatable."""
+        """End the shell: no sandbox is left. May be called repeatedly."""
         if self._shell.poll() is None:
             self._shell.kill()
             self._shell.wait()

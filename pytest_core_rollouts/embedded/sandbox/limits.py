@@ -1,4 +1,4 @@
-"""What one command in a sandbox may use up."""
+"""The bounds of one command in a sandbox."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds for one run. The kernel keeps the first group, process by process; a watcher kills over the second.
+    """Bounds of one command, in bytes and seconds.
 
-    Bytes and seconds. `processes` counts the threads of the whole sandbox. Where a cgroup was given to us, the kernel
-    keeps `memory` and `processes` in it as well.
+    The kernel enforces the first group, for each process if no comment says otherwise. A watcher enforces the second:
+    it kills a sandbox that is over a bound. `processes` counts all threads of the sandbox. If the run has a cgroup, the
+    kernel also enforces `memory` and `processes` there.
     """
 
     address_space: int = 16 * GIB
@@ -35,7 +36,7 @@ class Limits:
     mappings: int = 500_000  # of all processes together; both bound the kernel's memory and the time to count it
 
     def prlimit_options(self, *, count_processes: bool) -> list[str]:
-        """`prlimit` options; never above this process's own hard limits, which could not be raised."""
+        """Return options for `prlimit`, never above this process's own hard limits, which it can't raise."""
         limits = {
             "as": (resource.RLIMIT_AS, self.address_space),
             "fsize": (resource.RLIMIT_FSIZE, self.file_size),
@@ -50,7 +51,7 @@ class Limits:
         return [f"--{name}={_clip(kind, value)}" for name, (kind, value) in limits.items()]
 
     def sysctls(self) -> dict[str, str]:
-        """What the kernel bounds for each user or IPC namespace by itself; see `NamespaceHelper.bound`."""
+        """Return bounds that the kernel keeps for each user or IPC namespace; see `NamespaceHelper.bound`."""
         return {
             "kernel/sem": "1000 32000 500 128",  # sets of at most 1000 semaphores, 32,000 in all
             "kernel/msgmni": "64",

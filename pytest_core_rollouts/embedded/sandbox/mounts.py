@@ -1,7 +1,7 @@
-"""What of the host a sandbox shows, and what it never shows: computed and checked in this module only.
+"""Which files of the host a sandbox shows and never shows: computed and checked in this module only.
 
-Two kinds of places are hidden. A part of a *hidden* one (the root directory, the working directory) may be shown where
-the user names it as a mount. Of a *private* one (tasks, results, captures, keys) nothing is shown, whoever asks.
+Two kinds of places are hidden. A part of a *hidden* one (the root directory, the working directory) may be shown if the
+user names it as a mount. No part of a *private* one (tasks, results, captures, keys) is ever shown.
 """
 
 from __future__ import annotations
@@ -26,33 +26,34 @@ _KEYS: Final = ("/etc/shadow", "/etc/gshadow", "/etc/ssh", "/etc/ssl/private", "
 
 
 class MountRefused(Exception):
-    """A sandbox can't show what it was asked to show, or can't hide what it must; str: which path, and what to do."""
+    """A path that a sandbox should show must stay hidden, or can't be hidden; str: which path, and what to do."""
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """Real paths that no sandbox may show, under every name that bind mounts give them."""
+    """Real paths that no sandbox may show, with every other name that bind mounts give them."""
 
     places: frozenset[str]
     private: frozenset[str]
-    """Those among them of which nothing may be shown."""
+    """Those of `places` of which no part may be shown."""
 
     @classmethod
     def find(cls, hidden: Iterable[Path], private: Iterable[Path], shown: Collection[str]) -> Hidden:
-        """`shown`: real paths of the folders with programs. A hidden path below one may be made later.
+        """Resolve the paths. `shown`: real paths of the folders with programs.
 
-        So the nearest folder above it that exists is hidden; elsewhere a path that does not exist does not matter.
+        A path below one of `shown` that does not exist yet may be created later, so the nearest existing folder above
+        it is hidden. Elsewhere a path that does not exist is ignored.
         """
         always = [Path(path) for path in _SOURCES if Path(path).exists()]
         secret = {*real_names([*private, *_keys()], shown)}
         return cls(frozenset({*real_names([*hidden, *always], shown), *secret}), frozenset(secret))
 
-    def check(self, binds: Iterable[tuple[Path, str]], ours: Path) -> list[tuple[str, str]]:
-        """The binds with their real sources. `ours` is the folder of our own files. Raises MountRefused."""
+    def check(self, binds: Iterable[tuple[Path, str]], allowed: Path) -> list[tuple[str, str]]:
+        """Return the binds with their real sources. What is in `allowed` is not checked. Raises MountRefused."""
         checked = []
         for source, target in binds:
             real = os.path.realpath(source)
-            if not is_under(real, str(ours)):
+            if not is_under(real, str(allowed)):
                 self._check(source, real)
             checked.append((real, target))
         return checked
@@ -82,17 +83,17 @@ class Root:
 def show_programs(
     roots: Sequence[Root], others: Sequence[str], hidden: Hidden, blank: tuple[Path, Path]
 ) -> tuple[str, ...]:
-    """bwrap's options that show the roots and other host paths, and cover what is hidden.
+    """Return bwrap's options that show the roots and other host paths, and cover hidden places.
 
-    A root that is hidden itself, or lies in a hidden place, is shown by its program folders only. `blank`: an empty
-    file and an empty folder. Raises MountRefused where a hidden place is a folder of programs.
+    Of a root that is hidden or in a hidden place, only the program folders are shown. `blank`: an empty file and an
+    empty folder. Raises MountRefused if a hidden place is a folder of programs.
     """
     for folder in _program_folders(roots, others):
         refuse_hidden(folder, hidden)
     binds: list[tuple[str, str]] = []
     options: list[str] = []
     emptied: dict[str, str] = {}
-    """Hidden places that hold a root and lie in another one that is shown as a whole, and where they show."""
+    """Hidden places that hold a root and are in another root that is shown, and where they would show."""
     for root in roots:
         within = next((bind for bind in binds if is_under(root.source, bind[0])), None)
         around = min((place for place in hidden.places if is_under(root.source, place)), key=len, default=None)
@@ -125,7 +126,7 @@ def refuse_hidden(folder: str, hidden: Hidden) -> None:
 
 
 def _bind(source: str, target: str, binds: list[tuple[str, str]], options: list[str]) -> None:
-    """Show the path as it is: a link as a link, a folder or file read-only, and nothing where there is nothing."""
+    """Add options that show a link as a link, and a folder or file read-only. A missing path is skipped."""
     path = Path(source)
     if path.is_symlink():
         options += ("--symlink", str(path.readlink()), target)
@@ -135,13 +136,13 @@ def _bind(source: str, target: str, binds: list[tuple[str, str]], options: list[
 
 
 def _program_folders(roots: Sequence[Root], others: Sequence[str]) -> list[str]:
-    """What can't be hidden."""
+    """List the folders that can't be hidden."""
     folders = [f"{root.source}/{name}" for root in roots for name in PROGRAM_FOLDERS]
     return [os.path.realpath(path) for path in (*folders, *others)]
 
 
 def find_masks(binds: Sequence[tuple[str, str]], hidden: Iterable[str]) -> dict[str, str]:
-    """Where, inside, hidden real paths would show (only the outermost), and which they are."""
+    """Map where hidden places would show in the sandbox (only the outermost) to their real paths."""
     masks: dict[str, str] = {}
     for source, target in binds:
         real = os.path.realpath(source)
@@ -152,7 +153,7 @@ def find_masks(binds: Sequence[tuple[str, str]], hidden: Iterable[str]) -> dict[
 
 
 def real_names(paths: Iterable[Path], shown: Collection[str] = ()) -> set[str]:
-    """The paths' real names, and where bind mounts show the same files again. See `Hidden.find` for `shown`."""
+    """Return the paths' real names, and the names that bind mounts give them. See `Hidden.find` for `shown`."""
     mounts = list(_mounts())
     names: set[str] = set()
     for path in {found for path in paths if (found := _existing(path, shown)) is not None}:
@@ -173,7 +174,7 @@ def real_names(paths: Iterable[Path], shown: Collection[str] = ()) -> set[str]:
 
 
 def _existing(path: Path, shown: Collection[str]) -> str | None:
-    """The real path; where there is none, the nearest folder above it if that is shown to sandboxes."""
+    """Return the real path. If it does not exist: the nearest existing folder above it if sandboxes see it, or None."""
     real = os.path.realpath(path)
     if os.path.lexists(real):
         return real
@@ -183,8 +184,8 @@ def _existing(path: Path, shown: Collection[str]) -> str | None:
 
 
 def _keys() -> Iterator[Path]:
-    """Keys that usually are where they are. Those that do not exist do not matter."""
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111  (Path's own raises where there is no home)
+    """Yield the usual places of keys that exist on this machine."""
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  (Path.home raises if there is no home)
     paths = (*(home / name for name in _KEYS_AT_HOME), *map(Path, _KEYS))
     return (path for path in paths if os.path.lexists(path))
 
@@ -207,11 +208,11 @@ def _unescape(text: str) -> str:
 
 
 def is_under(path: str, folder: str) -> bool:
-    """Whether the path is the folder or lies in it."""
+    """Return True if the path is the folder or in it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _moved(path: str, folder: str, target: str) -> str:
-    """The path's name when `folder`, which it is under, goes by the name `target`."""
+    """Return the path with `folder`, which it is under, replaced by `target`."""
     rest = path[len(folder.rstrip("/")) :]
     return (target.rstrip("/") + rest) or "/"

@@ -1,8 +1,8 @@
-"""The program of a small process that enters sandboxes' namespaces; `namespaces.NamespaceHelper` starts it.
+"""A small program that enters the namespaces of sandboxes; `namespaces.NamespaceHelper` starts it.
 
-Sysctls such as user.max_inotify_instances belong to the namespaces of whoever writes them, and a process with threads
-can't enter a user namespace. So this one has no threads: for each request it forks a child, which enters, does the
-work and ends. A fork costs by the memory of the process, so it imports little.
+To set a sysctl such as user.max_inotify_instances, a process has to be in the namespace, and a process with threads
+can't enter a user namespace. So this one has no threads. For each request it forks a child, which enters the
+namespaces, does the work and ends. It imports little, because a fork costs more for a process with more memory.
 """
 
 # ruff: noqa: PTH116, PTH123  (pathlib would be a third of its memory)
@@ -32,8 +32,8 @@ _MESSAGE_BYTES = 64  # the kernel's header of one message
 
 
 def _serve(link: socket.socket) -> None:
-    """The helper's loop: one child for each request, until the other end is closed."""
-    with contextlib.suppress(PermissionError):  # as root only: a watcher waits for us on a busy processor
+    """Fork a child for each request, until the other end of the socket is closed."""
+    with contextlib.suppress(PermissionError):  # only root may: a watcher waits for this process
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     gc.freeze()
     gc.disable()
@@ -68,19 +68,19 @@ def _handle(request: dict[str, Any], user: int, ipc: int, net: int) -> str:
         return json.dumps({"counted": {"sysv_bytes": _sysv_bytes(), **_socket_bytes()}})
     sysctls: dict[str, str] = request["sysctls"]
     written = [name for name, value in sysctls.items() if name.startswith("kernel/") and _write(name, value)]
-    if not (unprivileged and os.path.sameopenfile(outer, user)):  # the one that we are in can't be entered
+    if not (unprivileged and os.path.sameopenfile(outer, user)):  # a process can't enter the one that it is in
         _enter(user, _USER)
     written += [name for name, value in sysctls.items() if name.startswith("user/") and _write(name, value)]
     return '{"written": [' + ", ".join(['"' + name + '"' for name in written]) + "]}"  # half the cost of json.dumps
 
 
 def _enter(fd: int, kind: int) -> None:
-    if _LIBC.setns(fd, kind):  # os.setns is there from Python 3.12 on
+    if _LIBC.setns(fd, kind):  # os.setns exists from Python 3.12 on
         raise OSError(ctypes.get_errno(), "setns")
 
 
 def _write(name: str, value: str) -> bool:
-    """Write a sysctl as its owner: for those of an IPC namespace that is its root, who has no name outside.
+    """Write a sysctl as its owner, which for an IPC namespace is that namespace's root.
 
     Returns False if this kernel refuses it.
     """
@@ -104,7 +104,7 @@ def _write(name: str, value: str) -> bool:
 
 
 def _sysv_bytes() -> int:
-    """System V shared memory, also segments that nobody has attached; message queues; semaphores."""
+    """Return bytes of System V shared memory, also of segments that nobody has attached, of queues and semaphores."""
     total = 0
     for name, columns in (
         ("shm", (("rss", 1), ("swap", 1))),
@@ -127,7 +127,7 @@ _UNIX_REQUEST = struct.pack("=BBHIIIII", _UNIX, 0, 0, 0xFFFFFFFF, 0, 0x20, 0xFFF
 
 
 def _socket_bytes() -> dict[str, int]:
-    """The buffers of all sockets in this network namespace, as `ss -m` reads them: held by a process or in flight."""
+    """Count bytes in the buffers of all sockets of this network namespace, as `ss -m` does, also of those in flight."""
     total = count = 0
     requests = [_UNIX_REQUEST] + [
         struct.pack("=BBBBI48s", family, protocol, 1 << 6, 0, 0xFFFFFFFF, b"")
@@ -143,21 +143,21 @@ def _socket_bytes() -> dict[str, int]:
 
 
 def _dump(diag: socket.socket, request: bytes) -> Iterator[bytes]:
-    """The answers to one request (SOCK_DIAG_BY_FAMILY with NLM_F_REQUEST and NLM_F_DUMP)."""
+    """Yield the answers to one request (SOCK_DIAG_BY_FAMILY with NLM_F_REQUEST and NLM_F_DUMP)."""
     diag.send(struct.pack("=IHHII", 16 + len(request), 20, 0x301, 1, 0) + request)
     while True:
         data = diag.recv(1 << 17)
         at = 0
         while at < len(data):
             length, kind = struct.unpack_from("=IH", data, at)
-            if kind in (2, 3):  # NLMSG_ERROR: this family is not known here; NLMSG_DONE
+            if kind in (2, 3):  # NLMSG_ERROR: the kernel does not know this family; NLMSG_DONE
                 return
             yield data[at + 16 : at + length]
             at += (length + 3) & ~3
 
 
 def _buffered(message: bytes, kind: int, at: int) -> int:
-    """Bytes received and not read, and sent and not yet received, by a socket's attribute `kind`."""
+    """Return bytes that were received and not read, or sent and not received, from a socket's attribute `kind`."""
     while at + 4 <= len(message):
         length, found = struct.unpack_from("=HH", message, at)
         if found == kind:

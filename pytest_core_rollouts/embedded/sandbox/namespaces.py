@@ -1,4 +1,4 @@
-"""Enters sandboxes' namespaces, through a helper process, to set bounds there and to count what is in them."""
+"""Sets bounds in the namespaces of sandboxes and counts what is in them, by means of a helper process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REPLY_BYTES = 4096
 
 
 class NamespaceHelper:
-    """Starts the process at the first request. Thread-safe; a helper that died is started again."""
+    """The helper process. It starts at the first request, and again if it died. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,36 +28,36 @@ class NamespaceHelper:
         self._link: socket.socket | None = None
 
     def bound(self, init: int, sysctls: Mapping[str, str]) -> set[str]:
-        """Write sysctls (`user/...`, `kernel/...`) in the namespaces of a sandbox's init.
+        """Write sysctls (`user/...`, `kernel/...`) in the namespaces of a sandbox's init. Blocks some milliseconds.
 
-        Returns those that were written. Blocks for some milliseconds.
+        Returns the names of those that were written.
         """
-        return set(self._ask(init, {"sysctls": dict(sysctls)}).get("written", ()))
+        return set(self._request(init, {"sysctls": dict(sysctls)}).get("written", ()))
 
     def count(self, init: int) -> dict[str, int] | None:
         """Count what the sandbox's IPC and network namespaces hold; None if they can't be entered.
 
         Returns `sysv_bytes`, `socket_bytes` (data in sockets' buffers), and `sockets` (how many those are).
         """
-        return self._ask(init, {"count": True}).get("counted")
+        return self._request(init, {"count": True}).get("counted")
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             self._end()
 
-    def _ask(self, init: int, request: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, init: int, request: dict[str, Any]) -> dict[str, Any]:
         try:
             with contextlib.ExitStack() as stack, self._lock:
                 spaces = []
                 for name in ("user", "ipc", "net"):
                     spaces.append(os.open(f"/proc/{init}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC))
                     stack.callback(os.close, spaces[-1])
-                    if os.path.sameopenfile(spaces[-1], stack.enter_context(_own(name))):
-                        return {}  # the init has ended, and its pid is that of a process outside of sandboxes
+                    if os.path.sameopenfile(spaces[-1], stack.enter_context(_own_namespace(name))):
+                        return {}  # the init has ended, and a process outside of sandboxes has its pid now
                 return self._exchange(json.dumps(request).encode(), spaces)
         except (OSError, ValueError):
-            return {}  # the sandbox has ended, or the helper died: a later request starts another one
+            return {}  # the sandbox has ended, or the helper died; the next request starts it again
 
     def _exchange(self, request: bytes, spaces: list[int]) -> dict[str, Any]:
         link = self._start()
@@ -73,17 +73,17 @@ class NamespaceHelper:
         if self._closed:
             raise OSError("closed")
         if self._link is None:
-            self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
+            self._link, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with other_end:
                 self._link.settimeout(_REPLY_TIMEOUT_S)
                 self._process = subprocess.Popen(
                     [sys.executable, "-I", "-S", str(_PROGRAM)],
-                    stdin=theirs.fileno(),
+                    stdin=other_end.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     cwd="/",
                     env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
-                    start_new_session=True,  # not reached by Ctrl-C; it ends when our end of the socket closes
+                    start_new_session=True,  # Ctrl-C must not end it; it ends when the socket is closed
                 )
         return self._link
 
@@ -98,7 +98,7 @@ class NamespaceHelper:
 
 
 @contextlib.contextmanager
-def _own(name: str) -> Iterator[int]:
+def _own_namespace(name: str) -> Iterator[int]:
     fd = os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield fd

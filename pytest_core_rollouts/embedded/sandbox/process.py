@@ -1,9 +1,9 @@
-"""One command in one sandbox, from its start to the death of everything it started.
+"""Runs one command in one sandbox, from its start to the death of everything it started.
 
-Nothing may outlive us, not even when we are killed with SIGKILL while a sandbox is being made. bwrap ties its
-processes to its parent only once they are set up, so the command first waits at a gate: a shell that writes MARK and
-goes on when it reads a line. By then all ties hold. Should we be dead before that line, it reads the end of the pipe
-instead, and ends.
+Nothing may outlive this process, not even if it is killed with SIGKILL while it starts a sandbox. bwrap ties its
+processes to their parent only at the end of its setup. So the command first waits at a gate: a shell that writes MARK,
+which shows that the setup is done, and then reads a line. If this process died before it wrote the line, the shell
+reads the end of the pipe instead, and ends.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _DEATH_TIMEOUT_S = 30.0
 
 
 class SandboxFailed(Exception):
-    """The sandbox itself could not be started or ended; str: what bwrap or the kernel said."""
+    """A sandbox could not be started or ended; str: the message of bwrap or the kernel."""
 
 
 @dataclass(frozen=True)
 class Completed:
     """How a command ended.
 
-    `output`: stdout and stderr as they came, up to the limit. `killed`: why we ended it, None if we did not.
-    `limit_exceeded`: whether `killed` names a bound that the command itself went over. `machine_oom`: whether the
-    kernel, short of memory, killed any process on the machine meanwhile; a SIGKILL may then be nobody's choice.
+    `output`: stdout and stderr in the order they came, up to the limit. `killed`: why the sandbox was killed; None if
+    it ended by itself. `limit_exceeded`: `killed` names a bound that the command exceeded. `machine_oom`: during the
+    command the kernel was short of memory and killed some process on this machine, so a SIGKILL may be its doing.
     """
 
     returncode: int
@@ -59,7 +59,7 @@ class Completed:
 
 
 class Process:
-    """A started bwrap: `pid` is the sandbox's init, whose death takes everything in the sandbox with it."""
+    """A started bwrap. `pid` is the sandbox's init: if it dies, the kernel kills everything in the sandbox."""
 
     def __init__(self, popen: subprocess.Popen[bytes], status: int, stdin: int, output: int) -> None:
         self.status, self.stdin, self.output = status, stdin, output
@@ -72,7 +72,7 @@ class Process:
         self._pidfd = _pidfd_open(self.pid)
 
     def _read_pid(self) -> int | None:
-        """bwrap's first report, a line some 2 ms after its start; None when it failed before it."""
+        """Read the init's pid from bwrap's first report, some 2 ms after its start. None if bwrap failed earlier."""
         line = b""
         while b"\n" not in line:
             if not _is_readable(self.status, _SETUP_TIMEOUT_S):
@@ -86,7 +86,7 @@ class Process:
         return int(found[1]) if found else None
 
     def kill(self) -> None:
-        """Kill everything in the sandbox; bwrap sees its init die and ends by itself. From any thread."""
+        """Kill everything in the sandbox; bwrap then ends by itself. May be called from any thread."""
         with self._lock, contextlib.suppress(ProcessLookupError):
             if self._dead:
                 return
@@ -102,9 +102,9 @@ class Process:
         self.stdin = -1
 
     def end(self) -> int:
-        """Make sure that nothing is left, and give the exit status. Blocks for some milliseconds.
+        """Kill what is left of the sandbox and wait for its end. Returns the exit status. Blocks some milliseconds.
 
-        Raises SandboxFailed when processes resist SIGKILL (they hang in the kernel).
+        Raises SandboxFailed if processes don't end after SIGKILL, because they hang in the kernel.
         """
         with self._ending:
             if self._outcome is None:
@@ -119,10 +119,10 @@ class Process:
         try:
             code = self._popen.wait(_DEATH_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            return SandboxFailed(f"bwrap (pid {self._popen.pid}) does not end, though killed")
+            return SandboxFailed(f"bwrap (pid {self._popen.pid}) does not end after SIGKILL")
         while not self._init_is_gone():
             if time.monotonic() > deadline:
-                return SandboxFailed(f"the sandbox's processes (init has pid {self.pid}) do not end, though killed")
+                return SandboxFailed(f"the sandbox's processes (its init has pid {self.pid}) do not end after SIGKILL")
             time.sleep(0.001)
         with self._lock:
             self._dead = True
@@ -150,7 +150,7 @@ class Process:
 
 
 def _pidfd_open(pid: int | None) -> int | None:
-    """None where the kernel (before 5.3) or this Python has no pidfds."""
+    """Open a pidfd. None if the kernel (before 5.3) or this Python has none."""
     if pid is None or not hasattr(os, "pidfd_open"):
         return None
     try:
@@ -166,7 +166,7 @@ def _is_readable(fd: int, timeout: float) -> bool:
 
 
 class Run:
-    """One command's run; `complete` is to be awaited once, `kill` may come from any thread at any time."""
+    """One command's run. Await `complete` once; `kill` may be called from any thread at any time."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class Run:
         self.cgroup: Cgroup | None = None
         self._isolation = isolation
         gate = _GATE_WITHOUT_STDIN if stdin is None else _GATE
-        self._argv = ["/bin/sh", "-c", gate, isolation.token, *isolation.limited(argv, limits)]
+        self._argv = ["/bin/sh", "-c", gate, isolation.token, *isolation.with_limits(argv, limits)]
         self._env, self._binds = env, binds
         self._timeout = timeout
         self._on_output = on_output
@@ -206,16 +206,16 @@ class Run:
 
     @property
     def pid(self) -> int | None:
-        """The sandbox's init, once it is there."""
+        """The pid of the sandbox's init; None before it has started."""
         return self.process.pid if self.process is not None else None
 
     def wait_dead(self) -> None:
-        """After `kill`: block until nothing is left of the run, or nothing can come of it any more."""
+        """Block until a killed run has no processes. One that has not started yet never opens its gate."""
         if self.process is not None:
             self.process.end()
 
     def kill(self, reason: str, *, limit_exceeded: bool = False) -> None:
-        """End the run; the first reason counts. `limit_exceeded`: the reason is a bound that the command went over."""
+        """End the run; the first reason counts. `limit_exceeded`: the reason is a bound that the command exceeded."""
         with self._lock:
             if self.killed is None:
                 self.killed, self.limit_exceeded = reason, limit_exceeded
@@ -224,7 +224,7 @@ class Run:
             process.kill()
 
     async def complete(self) -> Completed:
-        """Start the command and see it to its end. Raises SandboxFailed, and what `on_output` raises."""
+        """Start the command and wait for its end. Raises SandboxFailed, and what `on_output` raises."""
         spawner = self._isolation.spawner
         oom_kills = machine_oom_kills()
         starting = spawner.submit(self._start)
@@ -242,8 +242,8 @@ class Run:
         if self._error is not None:
             raise self._error
         if not self._begun and self.killed is None:
-            said = self._output.decode("utf-8", "replace").strip()
-            raise SandboxFailed(f"the sandbox did not start: {said or f'exit status {code}'}")
+            printed = self._output.decode("utf-8", "replace").strip()
+            raise SandboxFailed(f"the sandbox did not start: {printed or f'exit status {code}'}")
         output = bytes(self._output) if self._begun else b""
         return Completed(
             code,
@@ -256,7 +256,7 @@ class Run:
         )
 
     def _clean_up(self, starting: Future[Process]) -> None:
-        """Leave nothing, whatever happened. Blocks, but only when the event loop itself was being ended."""
+        """End the process and close its descriptors. Blocks only if the event loop was ended during the run."""
         if not starting.cancelled():
             wait([starting])
         if self.process is not None:
@@ -267,20 +267,20 @@ class Run:
 
     def _start(self) -> Process:
         isolation = self._isolation
-        with contextlib.ExitStack() as theirs:
-            ours: list[int] = []
-            stdin_read, stdin_write = _pipe(theirs, ours, ours_is=1)
-            output_read, output_write = _pipe(theirs, ours, ours_is=0)
-            status_read, status_write = _pipe(theirs, ours, ours_is=0)
+        with contextlib.ExitStack() as closing:
+            kept: list[int] = []
+            stdin_read, stdin_write = _pipe(closing, kept, keep=1)
+            output_read, output_write = _pipe(closing, kept, keep=0)
+            status_read, status_write = _pipe(closing, kept, keep=0)
             try:
-                # Open for reading too, the pipe never breaks: were we dead, bwrap would else die at its report, and
-                # leave its child waiting for ever.
+                # Open for reading too, the pipe never breaks. If it broke when this process dies, bwrap would die at
+                # its report, and its child would wait forever.
                 status_write = os.open(f"/proc/self/fd/{status_write}", os.O_RDWR | os.O_CLOEXEC)
-                theirs.callback(os.close, status_write)
+                closing.callback(os.close, status_write)
                 if isolation.drops_uid:
                     for pipe in (stdin_read, output_write):
                         os.fchown(pipe, isolation.uid, isolation.uid)  # so that /dev/stdout can be opened by name
-                options = theirs.enter_context(isolation.options(self.session, self._env, self._binds))
+                options = closing.enter_context(isolation.options(self.session, self._env, self._binds))
                 popen = subprocess.Popen(
                     isolation.command(options, self._argv, status=status_write),
                     cwd=isolation.bubblewrap.file.parent,
@@ -291,7 +291,7 @@ class Run:
                     pass_fds=(*options.fds, status_write),
                 )
             except BaseException:
-                for fd in ours:
+                for fd in kept:
                     os.close(fd)
                 raise
         process = Process(popen, status_read, stdin_write, output_read)
@@ -303,7 +303,7 @@ class Run:
         return process
 
     async def _open_gate(self, process: Process) -> None:
-        """Set the bounds and let the command start. Not earlier: bwrap's own making of namespaces would meet them."""
+        """Set the bounds, then let the command start. If set earlier, bwrap's own setup would exceed them."""
         try:
             if process.pid is not None:
                 await asyncio.get_running_loop().run_in_executor(self._isolation.spawner, self._bound, process.pid)
@@ -314,8 +314,8 @@ class Run:
             self._feed(process)
 
     def _bound(self, init: int) -> None:
-        """Set the bounds that the kernel keeps for the sandbox as a whole."""
-        for pid in sandbox_processes(init):  # short of memory, the kernel kills them before us and before anything else
+        """Set the bounds that the kernel enforces for the sandbox as a whole."""
+        for pid in sandbox_processes(init):  # short of memory, the kernel kills these first
             with contextlib.suppress(OSError):
                 Path(f"/proc/{pid}/oom_score_adj").write_text(_OOM_SCORE)
         bounded = self._isolation.namespaces.bound(init, self.limits.sysctls())
@@ -325,20 +325,20 @@ class Run:
                 self.cgroup = self._isolation.cgroups.make(self.limits)
                 self.cgroup.add(init)
             except ProcessLookupError:
-                pass  # it ended already, and the result says why
+                pass  # it has ended already; `complete` reports how
             except OSError as error:
-                raise SandboxFailed(f"the sandbox could not be put into a cgroup: {error}") from error
+                raise SandboxFailed(f"can't move the sandbox into a cgroup: {error}") from error
 
     def _end(self, process: Process) -> int:
         code = process.end()
         if self.cgroup is not None:
             if (excess := self.cgroup.excess(self.limits)) is not None:
-                self.kill(excess, limit_exceeded=True)  # too late to kill, but this is why it died
+                self.kill(excess, limit_exceeded=True)  # it is dead already; this records why
             self.cgroup.remove()
         return code
 
     async def _follow(self, process: Process) -> None:
-        """Until bwrap has ended: its status pipe is closed then, whoever still holds the other pipes."""
+        """Pass on input and output until bwrap has ended: only that closes its status pipe for certain."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
 
@@ -374,7 +374,7 @@ class Run:
             pass
 
     def _read(self, process: Process) -> bool:
-        """Take what the pipe holds; False at its end, and when there is nothing now."""
+        """Read a chunk of output. Returns False at the pipe's end, or if it is empty now."""
         try:
             chunk = os.read(process.output, _CHUNK)
         except BlockingIOError:
@@ -383,7 +383,7 @@ class Run:
             self._take(chunk)
         elif chunk:
             before, mark, after = (bytes(self._output) + chunk).partition(MARK)
-            self._output[:] = before  # what bwrap itself said
+            self._output[:] = before  # printed by bwrap itself
             if mark:
                 self._begun = True
                 self._output.clear()
@@ -403,7 +403,7 @@ class Run:
                 self.kill("failed")
 
     def _feed(self, process: Process) -> None:
-        """Write the line that opens the gate, and stdin."""
+        """Write the line that opens the gate, then the command's stdin, as far as the pipe has room."""
         loop = asyncio.get_running_loop()
         try:
             written = os.write(process.stdin, self._to_write)
@@ -419,9 +419,9 @@ class Run:
             process.close_stdin()
 
 
-def _pipe(theirs: contextlib.ExitStack, ours: list[int], *, ours_is: int) -> tuple[int, int]:
-    """A pipe whose end `ours_is` (0: read, 1: write) is added to `ours`; the other one is closed with `theirs`."""
+def _pipe(closing: contextlib.ExitStack, kept: list[int], *, keep: int) -> tuple[int, int]:
+    """Make a pipe. Its end `keep` (0: read, 1: write) is added to `kept`; `closing` closes the other one."""
     ends = os.pipe()
-    ours.append(ends[ours_is])
-    theirs.callback(os.close, ends[1 - ours_is])
+    kept.append(ends[keep])
+    closing.callback(os.close, ends[1 - keep])
     return ends

@@ -1,4 +1,4 @@
-"""The programs that a sandbox sees: the system's and the running Python, and the few files under /etc they need."""
+"""The programs that a sandbox sees: the system's, the running Python, and the few files under /etc that they need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ETC = {
     "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
-# Host files under /etc without secrets: certificates, and where the loader and the alternatives system look.
+# Files of the host under /etc without secrets: certificates, and those of the loader and of update-alternatives.
 _ETC_SHOWN = (
     "/etc/alternatives",
     "/etc/ld.so.cache",
@@ -27,7 +27,7 @@ _ETC_SHOWN = (
     "/etc/pki/tls/certs",
     "/etc/pki/ca-trust/extracted",
 )
-_OWN_PLACES = ("/workspace", "/home/agent", "/tmp", "/run", "/proc", "/dev", "/etc", "/sys")
+_SANDBOX_PLACES = ("/workspace", "/home/agent", "/tmp", "/run", "/proc", "/dev", "/etc", "/sys")
 _USR_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _PACKAGES = ("site-packages", "dist-packages")
 _UNSHARED = {*_PACKAGES, "test", "idlelib", "ensurepip", "lib2to3", "turtledemo"}
@@ -35,7 +35,7 @@ _UNSHARED = {*_PACKAGES, "test", "idlelib", "ensurepip", "lib2to3", "turtledemo"
 
 @dataclass(frozen=True)
 class Programs:
-    """bwrap's options that show the programs, the `PATH` that finds them, and what is hidden."""
+    """bwrap's options that show the programs, the `PATH` that finds them, and the hidden places."""
 
     options: tuple[str, ...]
     path: str
@@ -43,9 +43,9 @@ class Programs:
 
 
 def find_programs(folder: Path, *, hidden: Sequence[Path], private: Sequence[Path], unprivileged: bool) -> Programs:
-    """Choose what to show. `folder`: ours, for files made here; `unprivileged`: the sandbox's uid is not ours.
+    """Choose which programs to show. `folder`: where files can be created. Raises MountRefused.
 
-    Raises MountRefused.
+    `unprivileged`: sandboxes run under another uid than this process.
     """
     prefix = os.path.realpath(sys.base_prefix)
     python = Root(prefix, prefix)
@@ -53,7 +53,7 @@ def find_programs(folder: Path, *, hidden: Sequence[Path], private: Sequence[Pat
     found = Hidden.find([*hidden, *own_packages()], private, [prefix, *(root.source for root in roots)])
     search = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     if not is_under(prefix, "/usr"):
-        if any(is_under(prefix, place) for place in _OWN_PLACES):
+        if any(is_under(prefix, place) for place in _SANDBOX_PLACES):
             python = Root(prefix, "/opt/python")
         if unprivileged and not is_reachable(Path(prefix)):
             copy = _copy_python(Path(prefix), folder / "python", found)
@@ -72,7 +72,7 @@ def find_programs(folder: Path, *, hidden: Sequence[Path], private: Sequence[Pat
 
 
 def own_packages() -> list[Path]:
-    """Where the packages of the Python that runs us may be, and so those of the project: no agent needs them."""
+    """List the folders of packages of the running Python, among them those of the project: no agent needs them."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     found = [
         Path(prefix, library, name, packages)
@@ -81,17 +81,19 @@ def own_packages() -> list[Path]:
         for name in (version, "python3")
         for packages in _PACKAGES
     ]
-    found += [path for path in map(Path, sys.path) if path.name in _PACKAGES]  # also the user's, and a .pth file's
+    found += [
+        path for path in map(Path, sys.path) if path.name in _PACKAGES
+    ]  # also that of the user, and those of .pth files
     return [path for path in dict.fromkeys(found) if path.is_dir()]
 
 
 def is_reachable(path: Path) -> bool:
-    """Whether any user may enter the folder and all folders above it."""
+    """Return True if any user may enter the folder and all folders above it."""
     return all(folder.stat().st_mode & stat.S_IXOTH for folder in (path, *path.parents))
 
 
 def _blank(folder: Path) -> tuple[Path, Path]:
-    """An empty file and an empty folder, which any user may read whatever our umask is."""
+    """Create an empty file and an empty folder that any user may read, whatever the umask is."""
     nothing, empty = folder / "nothing", folder / "empty"
     nothing.touch()
     nothing.chmod(0o444)
@@ -102,7 +104,7 @@ def _blank(folder: Path) -> tuple[Path, Path]:
 
 def _write_etc(folder: Path) -> None:
     folder.mkdir()
-    folder.chmod(0o755)  # mkdir's own mode is subject to our umask, and the sandbox's uid must pass
+    folder.chmod(0o755)  # the umask restricts the mode of mkdir, and the sandbox's uid must pass
     for name, text in _ETC.items():
         file = folder / name
         file.write_text(text)
@@ -110,10 +112,10 @@ def _write_etc(folder: Path) -> None:
 
 
 def _copy_python(prefix: Path, folder: Path, hidden: Hidden) -> Path:
-    """The interpreter and its standard library, for a prefix below a folder closed to others (root's home).
+    """Copy the interpreter and its standard library, for a prefix in a folder that others can't enter (root's home).
 
-    Hard links where the file system and the file's mode allow it, so this takes tens of milliseconds. Raises
-    MountRefused where the standard library itself must be hidden.
+    It makes hard links if the file system and the file's mode allow it, so this takes tens of milliseconds. Raises
+    MountRefused if the standard library itself must be hidden.
     """
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for needed in (prefix / "bin", prefix / "lib", prefix / "lib" / version):
@@ -133,7 +135,7 @@ def _copy_python(prefix: Path, folder: Path, hidden: Hidden) -> Path:
 
 
 def share(source: Path, target: Path) -> None:
-    """The file or folder `source` once more at `target`, where any user may read and run it."""
+    """Copy the file or folder `source` to `target`, where any user may read and run it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
         _share_tree(source, target, frozenset())
@@ -165,7 +167,7 @@ def _share(source: Path, target: Path) -> None:
         try:
             os.link(source, target)
         except OSError:
-            pass  # another file system, or a link limit: copy
+            pass  # another file system, or too many links: copy
         else:
             return
     shutil.copy2(source, target)

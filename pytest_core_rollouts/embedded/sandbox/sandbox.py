@@ -1,4 +1,4 @@
-"""One Session's sandbox: its files, its commands, its outputs, its end."""
+"""The sandbox of one Session: write files, run commands, collect outputs, destroy."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _BACKLOG = 64
 
 
 class Sandbox:
-    """A Session's home and workspace under `folder`, which outlive the commands run in them.
+    """Holds a Session's home and workspace in `folder`; they stay there from one command to the next.
 
-    `folder` is private to the Session: a new or empty one, in `Isolation.sessions`.
+    `folder` is new or empty, belongs to this Session only, and is in `Isolation.sessions`.
     """
 
     def __init__(self, isolation: Isolation, folder: Path) -> None:
-        """Raises ValueError when the sandbox's uid could not reach `folder`."""
+        """Create the folders. Raises ValueError if the sandbox's uid can't reach `folder`."""
         self._isolation = isolation
         self._folder = folder
         self._workspace = folder / "workspace"
@@ -36,20 +36,21 @@ class Sandbox:
         isolation.make_session(folder)
 
     def write_files(self, files: Iterable[tuple[str, bytes]]) -> None:
-        """Write files (absolute path under /workspace, content) with mode 0600; folders are made. Blocks.
+        """Write files (absolute path under /workspace, content) with mode 0600, and create their folders. Blocks.
 
-        Raises ValueError for a path that is not plainly under /workspace, OSError when it cannot be written.
+        Raises ValueError for a path that is not in /workspace or contains "..", OSError if a file can't be written.
         """
         write_files(self._workspace, files, inside="/workspace", uid=self._isolation.uid)
 
     def write_home(self, files: Iterable[tuple[str, bytes]]) -> None:
-        """The same for files under /home/agent."""
+        """Write files whose paths are under /home/agent, as `write_files` does under /workspace."""
         write_files(self._folder / "home", files, inside="/home/agent", uid=self._isolation.uid)
 
     def listen(self, name: str) -> tuple[socket.socket, Path]:
-        """A listening unix socket outside the sandbox's own folders, and its path, to be bound into a run.
+        """Open a unix socket outside the folders that the sandbox sees, to be passed to `run` in `binds`.
 
-        The sandbox's uid alone may connect. It takes the place of an earlier one of the same name.
+        Returns the listening socket and its path. Only the sandbox's uid may connect. An earlier socket of the same
+        name is replaced.
         """
         path = self._folder / name
         path.unlink(missing_ok=True)
@@ -84,12 +85,13 @@ class Sandbox:
         limits: Limits | None = None,
         binds: Sequence[tuple[Path, str]] = (),
     ) -> Completed:
-        """Run a command in /workspace until it ends; what it leaves running is killed. `timeout` in seconds.
+        """Run a command in /workspace until it ends, then kill the processes that it left. `timeout` in seconds.
 
-        `env` is added to HOME, USER, LANG and PATH; without `stdin` there is an empty one. `on_output` hears all
-        output in the event loop, in chunks of at most 64 KiB; the result holds the first `output_limit` bytes. `binds`:
-        host paths to show read-only, and where. Cancelling kills, waits until all is dead, and then raises.
-        Raises SandboxFailed when the sandbox does not start, RuntimeError after `destroy`.
+        `env` is added to HOME, USER, LANG and PATH. Without `stdin`, the command's stdin is empty. `on_output` gets all
+        output, in the event loop, in chunks of at most 64 KiB; the result has the first `output_limit` bytes. `binds`:
+        host paths to show read-only, each with its path in the sandbox. If the call is cancelled, it kills all
+        processes and waits for their end first.
+        Raises SandboxFailed if the sandbox does not start, RuntimeError after `destroy`, and what `on_output` raises.
         """
         run = Run(
             self._isolation,
@@ -112,14 +114,14 @@ class Sandbox:
             return await asyncio.shield(completing)
         except asyncio.CancelledError:
             run.kill("cancelled")
-            await _finished(completing)
+            await _wait_uncancelled(completing)
             raise
         finally:
             with self._lock:
                 self._runs.discard(run)
 
     def kill(self) -> None:
-        """Kill all processes there are now, whole; from any thread, any number of times."""
+        """Kill all processes of the sandbox. May be called from any thread, and repeatedly."""
         self._kill("killed")
 
     def _kill(self, reason: str) -> None:
@@ -129,14 +131,14 @@ class Sandbox:
             run.kill(reason)
 
     def collect_outputs(self, into: Path) -> list[CapturedFile]:
-        """Copy the regular files under /workspace/outputs into the empty folder `into` (made when missing). Blocks.
+        """Copy the regular files under /workspace/outputs into the empty folder `into`, created if missing. Blocks.
 
-        Raises OutputsRejected by the API's Artifact rules; `into` may hold some copies then.
+        Raises OutputsRejected if they break one of the API's Artifact rules; `into` may hold some copies then.
         """
         return collect_outputs(self._workspace, into)
 
     def destroy(self) -> None:
-        """Kill all processes, wait for their end, and remove the folder. Blocks; repeatable."""
+        """Kill all processes, wait for their end, and remove the folder. Blocks. May be called repeatedly."""
         with self._lock:
             self._destroyed = True
             runs = list(self._runs)
@@ -146,8 +148,8 @@ class Sandbox:
         remove_tree(self._folder)
 
 
-async def _finished(task: asyncio.Future[Completed]) -> None:
-    """Wait for the end of what was killed, however often we are cancelled meanwhile; its outcome does not matter."""
+async def _wait_uncancelled(task: asyncio.Future[Completed]) -> None:
+    """Wait until a killed run has ended, even if this task is cancelled again. The run's result is dropped."""
     while not task.done():
         try:
             await asyncio.wait([task])

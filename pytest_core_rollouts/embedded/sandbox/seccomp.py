@@ -1,11 +1,11 @@
-"""System calls that no agent needs and no namespace shuts in, as a seccomp filter for bwrap.
+"""A seccomp filter for bwrap: refuses system calls that no agent needs and that namespaces don't isolate.
 
-Kernel keyrings belong to a user and not to a namespace: as an ordinary user, whose uid the sandbox shares outside, an
-agent could read the login's keys. The others are doors into the kernel which container runtimes close as well.
+Kernel keyrings belong to a user, not to a namespace. If the Core does not run as root, the sandbox has its uid outside,
+so an agent could read the keys of the login. Container runtimes refuse most of the other calls too.
 
-A network namespace holds back IP only. AF_VSOCK, for one, leads to the hypervisor from any namespace, so sockets of all
-families except four are refused. io_uring makes sockets past a filter, so it is refused as a whole. vmsplice puts pages
-of a process into a pipe, where nothing but a cgroup would count them.
+A network namespace only isolates IP. AF_VSOCK, for example, leads to the hypervisor from any namespace, so sockets can
+only be made of four families. io_uring can make sockets without the filtered calls, so it is refused entirely. vmsplice
+puts pages of a process into a pipe, where only a cgroup counts them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SOCKETS = ("socket", "socketpair")
 _IO_URING = (425, 426, 427)  # setup, enter, register: the same on all
 _X32 = 0x40000000  # from here on: x86-64's other system call table
 FAMILIES: Final = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, 16)  # the last is AF_NETLINK, on Linux only
-"""Address families that a sandbox may make sockets of; none of them leads out of its network namespace."""
+"""The address families of which a sandbox may make sockets. None leads out of its network namespace."""
 
 _LOAD = 0x20  # BPF_LD | BPF_W | BPF_ABS
 _EQUAL = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
@@ -43,18 +43,18 @@ _AT_LEAST = 0x35  # BPF_JMP | BPF_JGE | BPF_K
 _RETURN = 0x06  # BPF_RET | BPF_K
 _ALLOW = 0x7FFF0000
 _REFUSE = 0x00050000 | errno.EPERM
-_NO_FAMILY = 0x00050000 | errno.EAFNOSUPPORT  # what a kernel without the family says: programs are prepared for it
+_NO_FAMILY = 0x00050000 | errno.EAFNOSUPPORT  # as a kernel without the family: programs handle it
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # where they are in struct seccomp_data; the low half comes first
 
 _Instruction = tuple[int, int, int, int]  # code, how many to skip if true, if false, operand
 
 
 def filter_program(machine: str = os.uname().machine) -> bytes | None:
-    """The filter as an array of `struct sock_filter`; None for a machine whose numbers are not known here."""
+    """Return the filter, an array of `struct sock_filter`; None for a machine whose call numbers are not known."""
     if machine not in _ARCHITECTURES:
         return None
     architecture, numbers = _ARCHITECTURES[machine]
-    # Another architecture's calls have other numbers (i386's socketcall, say): all of them are refused.
+    # Other architectures have other numbers (such as socketcall of i386): all their calls are refused.
     program: list[_Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, architecture),
@@ -78,6 +78,6 @@ def _refuse(code: int, number: int) -> list[_Instruction]:
 
 
 def _check_family() -> list[_Instruction]:
-    """The end of the filter, for calls that make sockets. The family is an int: the kernel ignores the upper half."""
+    """Return the filter's end, for calls that make sockets. The kernel ignores the upper half of the family, an int."""
     checks = [(_EQUAL, len(FAMILIES) - at, 0, int(family)) for at, family in enumerate(FAMILIES)]
     return [(_LOAD, 0, 0, _FIRST_ARGUMENT), *checks, (_RETURN, 0, 0, _NO_FAMILY), (_RETURN, 0, 0, _ALLOW)]

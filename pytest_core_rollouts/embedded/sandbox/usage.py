@@ -34,7 +34,7 @@ _GROWING = ("Shmem", "PageTables", "SUnreclaim", "VmallocUsed")
 
 @dataclass
 class Machine:
-    """The machine's memory now, and the least of what may be a sandbox's since the first of those that run now."""
+    """The machine's memory now, and its smallest values since the first of the sandboxes that run now."""
 
     available: int = 0
     in_use: int = 0
@@ -59,16 +59,16 @@ class Machine:
 
 
 def memory_excess(init: int, limits: Limits, machine: Machine, helper: NamespaceHelper) -> str | None:
-    """Which bound of memory the sandbox is over, as a part of a sentence; None if it keeps them all."""
+    """Return the bound of memory that the sandbox exceeds, as part of a message; None if it exceeds none."""
     if machine.in_use <= limits.memory:
         return None
     processes = sandbox_processes(init)
     descriptors = sum(_descriptors(process) for process in processes)
     if descriptors > limits.descriptors:
         return f"open files: {descriptors} in all processes, {limits.descriptors} allowed"
-    at_most = sum(_anonymous(process) for process in processes) + descriptors * _FILE_BYTES + _PIPES_BYTES
-    at_most += machine.growth + _temporary_files(init) + _sockets_used(init) * _socket_bytes_at_most()
-    if at_most <= limits.memory:
+    upper_bound = sum(_anonymous(process) for process in processes) + descriptors * _FILE_BYTES + _PIPES_BYTES
+    upper_bound += machine.growth + _temporary_files(init) + _sockets_used(init) * _max_socket_bytes()
+    if upper_bound <= limits.memory:
         return None
     counted = helper.count(init)
     shared = _Shared(ignore_sysv=counted is not None)
@@ -76,38 +76,43 @@ def memory_excess(init: int, limits: Limits, machine: Machine, helper: Namespace
         shared.add(process)
         if shared.mappings > limits.mappings:
             return f"mappings: {shared.mappings} in all processes, {limits.mappings} allowed"
-    used = shared.total(limits.file_size) + _own(processes) + _temporary_files(init) + _kernel_bytes(init, counted)
+    used = (
+        shared.total(limits.file_size)
+        + _process_bytes(processes)
+        + _temporary_files(init)
+        + _kernel_bytes(init, counted)
+    )
     return f"memory: {used} bytes used, {limits.memory} allowed" if used > limits.memory else None
 
 
-def _own(processes: list[int]) -> int:
-    """Pages and page tables of the processes; a page that several share after a fork counts once."""
+def _process_bytes(processes: list[int]) -> int:
+    """Return bytes of the processes' pages and page tables; a page that several share after a fork counts once."""
     deadline = time.monotonic() + _SHARES_BUDGET_S
-    pages = sum(_share(process) if time.monotonic() < deadline else _anonymous(process) for process in processes)
+    pages = sum(_proportional(process) if time.monotonic() < deadline else _anonymous(process) for process in processes)
     return pages + sum(_page_tables(process) for process in processes)
 
 
 def _kernel_bytes(init: int, counted: Mapping[str, int] | None) -> int:
-    """System V memory and sockets' buffers."""
+    """Return bytes of System V memory and of buffers of sockets."""
     used = _sockets_used(init)
     if counted is None:
-        return used * _socket_bytes_at_most()
-    # A closed socket is in no list while what it sent is unread, and what it sent may have filled its buffer.
+        return used * _max_socket_bytes()
+    # The kernel lists no closed socket whose data is still unread; that data may have filled its buffer.
     closed = max(0, used - counted["sockets"] - _OTHER_SOCKETS)
-    return counted["sysv_bytes"] + counted["socket_bytes"] + closed * _buffer_bytes_at_most("w")
+    return counted["sysv_bytes"] + counted["socket_bytes"] + closed * _max_buffer_bytes("w")
 
 
 def machine_oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory since the machine started; 0 where it does not say.
+    """Return how many processes the kernel has killed because memory was short, since boot; 0 if it has no count.
 
-    The kernel counts before it sends the signal, so a process that died by it is counted when its death is seen.
+    The kernel counts before it sends the signal, so a process that died by it is counted when its death is noticed.
     """
     found = re.search(r"^oom_kill (\d+)$", _read("/proc/vmstat"), re.MULTILINE)
     return int(found[1]) if found else 0
 
 
 def temporary_entries(init: int | None) -> int:
-    """Files on the sandbox's own tmpfs, which bound bytes but not the kernel memory that names take."""
+    """Count files on the sandbox's tmpfs mounts, which bound bytes, but not the kernel's memory for names."""
     total = 0
     for name in _TMPFS:
         with contextlib.suppress(OSError):
@@ -126,7 +131,7 @@ def _temporary_files(init: int) -> int:
 
 
 def _read(path: str) -> str:
-    """A file of /proc; empty if it is not there, or no longer."""
+    """Read a file of /proc; empty if it does not exist."""
     try:
         return Path(path).read_text("utf-8", "replace")
     except OSError:
@@ -139,13 +144,13 @@ def _sysctl(name: str) -> int:
 
 
 def _anonymous(process: int) -> int:
-    """Bytes of a process's own pages that are in memory; those shared after a fork count in each process."""
+    """Return bytes of a process's own pages in memory; those shared after a fork count in each process."""
     fields = _read(f"/proc/{process}/statm").split()
     return (int(fields[1]) - int(fields[2])) * _PAGE if fields else 0
 
 
-def _share(process: int) -> int:
-    """A process's share of its own pages, in memory and in swap; what it maps of files counts elsewhere."""
+def _proportional(process: int) -> int:
+    """Return a process's share of its own pages, in memory and in swap. Mapped files are counted elsewhere."""
     text = _read(f"/proc/{process}/smaps_rollup")
     found = dict(re.findall(r"^(Pss_Anon|SwapPss): +(\d+) kB$", text, re.MULTILINE))
     if "Pss_Anon" not in found:  # before Linux 5.4
@@ -159,7 +164,7 @@ def _page_tables(process: int) -> int:
 
 
 def _descriptors(process: int) -> int:
-    """How many descriptors a process has; at most that many, before Linux 6.2."""
+    """Return how many descriptors a process has; before Linux 6.2, an upper bound."""
     try:
         size = Path(f"/proc/{process}/fd").stat().st_size
     except OSError:
@@ -171,14 +176,14 @@ def _descriptors(process: int) -> int:
 
 
 class _Shared:
-    """Shared memory, each object once: memfds by their descriptors, and what processes map and hold no longer."""
+    """Shared memory, each object once: open memfds, and what processes map after they closed it."""
 
     def __init__(self, *, ignore_sysv: bool) -> None:
         self.mappings = 0
-        self._ignore_sysv = ignore_sysv  # it is counted elsewhere, whether it is mapped or not
+        self._ignore_sysv = ignore_sysv  # counted elsewhere, whether it is mapped or not
         self._device = _shared_memory_device()
         self._objects: dict[int, int] = {}
-        self._shares: dict[int, int] = {}  # of objects that only root may look at
+        self._shares: dict[int, int] = {}  # of objects that only root may inspect
         self._files: set[int] = set()
         self._in_flight: dict[str, int] = {}
 
@@ -212,9 +217,10 @@ class _Shared:
                 self._shares[int(inode)] = self._shares.get(int(inode), 0) + int(kb) * KIB
 
     def total(self, file_size: int) -> int:
-        """Bytes, with the kernel's own for files and mappings.
+        """Return bytes, with the kernel's own for files and mappings.
 
-        Nobody can look into a file in flight, so each counts as the largest one, if it stays in flight for a moment.
+        The size of a file in flight can't be read, so each counts as the largest possible, if it stays in flight for a
+        moment.
         """
         in_flight = 0
         if self._in_flight:
@@ -226,7 +232,7 @@ class _Shared:
 
 
 def _shared_memory_device() -> int:
-    """The device of memfds, of shared anonymous mappings and of System V segments: one for the whole machine."""
+    """Return the device number of memfds, shared anonymous mappings and System V segments, all on one device."""
     fd = os.memfd_create("device")
     try:
         return os.fstat(fd).st_dev
@@ -244,7 +250,7 @@ def _steadily_in_flight(sockets: list[str], bound: int) -> int:
 
 
 def _in_flight(path: str) -> int:
-    """Descriptors that were sent to a socket and not yet received."""
+    """Count descriptors that were sent to a socket and not received."""
     found = re.search(r"^scm_fds:\s+(\d+)$", _read(path.replace("/fd/", "/fdinfo/")), re.MULTILINE)
     return int(found[1]) if found else 0
 
@@ -255,13 +261,13 @@ def _sockets_used(init: int) -> int:
 
 
 @functools.cache
-def _buffer_bytes_at_most(way: str) -> int:
-    """What one socket's buffer may hold (w: to be sent, r: received); the kernel doubles what a program asks for."""
+def _max_buffer_bytes(way: str) -> int:
+    """Return the bytes that a socket's buffer may hold (`w`: sent, `r`: received). The kernel doubles the setting."""
     return max(2 * _sysctl(f"net/core/{way}mem_max"), _sysctl(f"net/ipv4/tcp_{way}mem"))
 
 
-def _socket_bytes_at_most() -> int:
-    return _buffer_bytes_at_most("w") + _buffer_bytes_at_most("r")
+def _max_socket_bytes() -> int:
+    return _max_buffer_bytes("w") + _max_buffer_bytes("r")
 
 
 # ---- files on the disk
@@ -271,7 +277,7 @@ _MAX_DEPTH = 200
 
 
 def disk_excess(session: Path, init: int | None, limits: Limits, *, count_inotify: bool) -> str | None:
-    """Which bound of files a sandbox is over, as a part of a sentence; None if it keeps them all."""
+    """Return the bound of files or descriptors that a sandbox exceeds, as part of a message; None if none."""
     processes = sandbox_processes(init)
     used = _Usage(limits)
     for name in ("home", "workspace"):
@@ -291,7 +297,7 @@ def disk_excess(session: Path, init: int | None, limits: Limits, *, count_inotif
 
 
 class _Usage:
-    """What is on the disk; counting stops once a limit is passed."""
+    """Counts what a Session has on the disk; counting stops when a limit is exceeded."""
 
     def __init__(self, limits: Limits) -> None:
         self.bytes = 0
@@ -301,7 +307,7 @@ class _Usage:
         self._seen: set[int] = set()
 
     @property
-    def _enough(self) -> bool:
+    def _over_limit(self) -> bool:
         return self.too_deep or self.bytes > self._limits.disk or self.entries > self._limits.entries
 
     def add_tree(self, root: Path) -> None:
@@ -317,7 +323,7 @@ class _Usage:
         names: list[str] = []
         with os.scandir(folder) as entries:
             for entry in entries:
-                if self._enough:
+                if self._over_limit:
                     return
                 self.entries += 1
                 with contextlib.suppress(FileNotFoundError):
@@ -332,7 +338,7 @@ class _Usage:
         try:
             entered = os.open(name, FOLDER_FLAGS, dir_fd=folder)
         except PermissionError:
-            entered = open_unreadable(folder, name, FOLDER_FLAGS)  # or an agent could hide anything there
+            entered = open_unreadable(folder, name, FOLDER_FLAGS)  # otherwise an agent could hide anything there
         try:
             self._add_folder(entered, depth + 1)
         finally:
@@ -367,7 +373,7 @@ INOTIFY = "anon_inode:inotify"
 
 
 def sandbox_processes(init: int | None) -> list[int]:
-    """All processes of a sandbox: its init and, transitively, their children."""
+    """List all processes of a sandbox: its init, its children, their children and so on."""
     found: list[int] = []
     pending = [] if init is None else [init]
     while pending:
@@ -381,7 +387,7 @@ def sandbox_processes(init: int | None) -> list[int]:
 
 
 def open_files(process: int) -> Iterator[tuple[str, os.stat_result]]:
-    """The descriptors of a process, as paths, with the status of what they lead to."""
+    """Yield the descriptors of a process, as paths, each with the status of its file."""
     with contextlib.suppress(OSError), os.scandir(f"/proc/{process}/fd") as fds:
         for fd in fds:
             with contextlib.suppress(OSError):
@@ -389,7 +395,7 @@ def open_files(process: int) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def inotify_instances(processes: list[int]) -> int:
-    """Descriptors of inotify instances; one that several processes share counts for each."""
+    """Count descriptors of inotify instances; one that several processes share counts for each."""
     found = 0
     for process in processes:
         with contextlib.suppress(OSError), os.scandir(f"/proc/{process}/fd") as fds:
