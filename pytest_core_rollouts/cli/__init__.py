@@ -1,7 +1,7 @@
-"""`python -m pytest_core_rollouts VERB ...`: what is done beside a run.
+"""`python -m pytest_core_rollouts VERB ...`: work with tasks, results and leftover Sessions.
 
-A verb is a module with `HELP` (one line), `add_arguments(parser)` and `run(arguments) -> int` (the exit code), and a
-line in `VERBS`.
+A verb is a module of its name with `add_arguments(parser)` and `run(arguments) -> int` (the exit code), and a line in
+`VERBS`. Only the module of the verb in use is imported: most verbs need neither pytest nor the embedded Core.
 """
 
 from __future__ import annotations
@@ -14,38 +14,47 @@ from importlib import import_module
 from typing import Final
 
 VERBS: Final = {
-    "report": "pytest_core_rollouts.cli.report",
-    "compare": "pytest_core_rollouts.cli.compare",
-    "export": "pytest_core_rollouts.cli.export",
-    "reap": "pytest_core_rollouts.cli.reap",
-    "check": "pytest_core_rollouts.cli.check",
-    "new-task": "pytest_core_rollouts.cli.new_task",
+    "report": "Print the report of one or more JSONL files as Markdown, merging their runs; also write HTML.",
+    "compare": "Compare B with A, task by task: two JSONL files, or agents in them. Without B, compare A's agents.",
+    "export": "Write the rollouts of one or more JSONL files for training: groups with advantages, or conversations.",
+    "reap": "Cancel and delete the Sessions that a run left on its Core, and list those that can't be deleted.",
+    "check": "Find faults in tasks, without an agent. Exit code: 0 without findings, 1 with some, 2 if it can't check.",
+    "new-task": "Create the folder of a new task, with three files for you to edit.",
 }
+"""Each verb with its help text."""
 
 USAGE_ERROR: Final = 4
-"""The exit code for arguments or files that make no sense; pytest's own."""
+"""The exit code for invalid arguments or files, as in pytest."""
 
 INTERRUPTED: Final = 2
-"""The exit code after Ctrl-C; pytest's own."""
+"""The exit code after Ctrl-C, as in pytest."""
 
 
 class CommandError(Exception):
-    """What is wrong with the arguments or files, in one line that says what to do."""
+    """Invalid arguments or files. `str()` is one line: what is wrong and what to do."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; its exit code. What cannot be done is one line on stderr and exit code 4."""
+    """Run a verb and return its exit code.
+
+    A usage error, such as a missing verb or file, is one line on stderr and exit code 4.
+    """
+    args = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(
         prog="python -m pytest_core_rollouts",
-        description="What is done beside a run: with its results, with what it left, with tasks.",
-        epilog="Each verb has a --help of its own. Rollouts are run by pytest: see `pytest --help`, agent rollouts.",
+        description="Work with tasks, results and leftover Sessions. To run rollouts, use pytest.",
+        epilog="For the options of a verb, see VERB --help. For those of a run, see `pytest --help`, agent rollouts.",
     )
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for name, module in VERBS.items():
-        verb = import_module(module)
-        added = verbs.add_parser(name, help=verb.HELP, description=verb.HELP)
-        verb.add_arguments(added)
-        added.set_defaults(_run=verb.run)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+    for name, text in VERBS.items():
+        added = verbs.add_parser(name, help=text, description=text)
+        if name == next(iter(args), None):
+            verb = import_module(f"{__name__}.{name.replace('-', '_')}")
+            verb.add_arguments(added)
+            added.set_defaults(_run=verb.run)
+    if not args:
+        parser.print_help(sys.stderr)
+        return USAGE_ERROR
     try:
         arguments = parser.parse_args(argv)
     except SystemExit as ended:
@@ -60,10 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read the output has enough, such as `head`
+    except BrokenPipeError:  # the reader of the output has closed it, such as `head`
         _drop_output()
         return 0
-    except OSError as error:  # such as a full disk; 1 would read as a verdict
+    except OSError as error:  # such as a full disk; exit code 1 would look like a verdict
         _drop_output()
         print(f"ERROR: {error.filename or 'the output'}: {error.strerror or error}", file=sys.stderr)
         return USAGE_ERROR
@@ -71,5 +80,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    """What stdout still holds goes nowhere: Python would try to write it again at its end."""
+    """Discard what stdout still buffers: Python would try to write it again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`check [TASK...]`: are the tasks sound? Before a token is spent on them."""
+"""`check [TASK...]` finds faults in tasks before an agent spends tokens on them."""
 
 from __future__ import annotations
 
@@ -19,39 +19,34 @@ from pytest_core_rollouts.text import escaped, one_line
 if TYPE_CHECKING:
     from pytest_core_rollouts.checking.collecting import Collected
 
-HELP = (
-    "Check tasks for soundness, without an agent. Exit code: 0 when there is nothing to mend, 1 when there is, "
-    "2 when nothing could be checked."
-)
-
 UNUSABLE: Final = 2
-"""The exit code where nothing could be checked; a linter's."""
+"""The exit code if nothing could be checked, as in linters."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("tasks", metavar="TASK", nargs="*", help="id of a task, or a path; default: all tasks")
+    parser.add_argument("tasks", metavar="TASK", nargs="*", help="id or path of a task; default: all tasks")
     parser.add_argument(
-        "--format", choices=("text", "github"), default="text", help="github: annotations for a workflow"
+        "--format", choices=("text", "github"), default="text", help="github: annotations for a GitHub workflow"
     )
     parser.add_argument(
         "--core",
         choices=("embedded", "none"),
-        help="embedded: run each solution twice, and an agent that does nothing; none: read only. "
-        "Default: embedded, where it can run",
+        help="embedded: also run each solution twice, and an agent that does nothing; none: only read files. "
+        "Default: embedded if it can run here",
     )
-    parser.add_argument("--strict", action="store_true", help="warnings count too")
+    parser.add_argument("--strict", action="store_true", help="treat warnings as errors")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0: nothing to mend; 1: findings; 2: nothing could be checked."""
-    from pytest_core_rollouts.checking.collecting import collect_tasks  # brings pytest, which other verbs do without
+    """Print the findings. Return 0 without findings, 1 with some, 2 if nothing could be checked."""
+    from pytest_core_rollouts.checking.collecting import collect_tasks
 
     collected = collect_tasks(arguments.tasks)
     if collected.unusable is not None:
         print("\n".join(map(escaped, f"ERROR: {collected.unusable}".split("\n"))), file=sys.stderr)
         return UNUSABLE
     notes: list[str] = []
-    show_again = hide(collected.places.all)  # graders run code in sandboxes, too
+    show_again = hide(collected.places.all)  # graders run code in sandboxes too
     try:
         findings = list(_findings(collected, arguments.core, notes))
     except _NoCore as error:
@@ -71,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _NoCore(Exception):
-    """The embedded Core was asked for and can't run."""
+    """The user passed --core embedded, but it can't run here."""
 
 
 def _findings(collected: Collected, core: str | None, notes: list[str]) -> Iterator[Finding]:
@@ -105,11 +100,11 @@ def _embedded(collected: Collected, core: str | None, tasks: Sequence[Task], not
         problem = str(error).removeprefix("--core embedded: ")
         if core == "embedded":
             raise _NoCore(problem) from None
-        notes.append(f"nothing was run, since the embedded Core can't: {problem.splitlines()[0]}")
+        notes.append(f"nothing was run, because the embedded Core can't: {problem.splitlines()[0]}")
         return ()
 
 
-# ---- telling
+# ---- printing
 
 
 def _text(finding: Finding) -> str:
@@ -119,7 +114,7 @@ def _text(finding: Finding) -> str:
 
 
 def _github(finding: Finding) -> str:
-    """A workflow command, which GitHub shows beside the line."""
+    """Return a workflow command, which GitHub shows next to the line."""
     kind = "warning" if finding.is_warning else "error"
     where = f"file={_property(_relative(finding.path))},line={finding.line}," if finding.path is not None else ""
     title = _property(f"{finding.task_id}: {finding.code}")

@@ -1,4 +1,4 @@
-"""`compare A B`: two results, task by task; `compare A`: the agents of one."""
+"""`compare A B` compares two results task by task; `compare A` compares the agents of one."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from pytest_core_rollouts.report.changes import changes
 from pytest_core_rollouts.results.comparison import Comparison, compare, counterpart
 from pytest_core_rollouts.results.summary import Summary
 
-HELP = "Compare B with A, task by task: two JSONL files, or agents of them; with A alone, its agents."
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "JSONL of a run, or FILE::AGENT for one agent of it"
     parser.add_argument("a", metavar="A", help=f"before: {what}")
     parser.add_argument(
-        "b", metavar="B", nargs="?", help=f"after: {what}; without it, A's further agents with its first"
+        "b", metavar="B", nargs="?", help=f"after: {what}; without it, A's other agents are compared with its first"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0, whatever the difference: `report --gate` is for exit codes."""
+    """Print the comparison and return 0, whatever the difference: for an exit code use `report --gate`."""
     name, before = scores(arguments.a)
     compared = _within(name, before) if arguments.b is None else _between(name, before, *scores(arguments.b))
     write("\n".join(changes(*one) for one in compared))
@@ -35,7 +33,7 @@ _Named = tuple[Comparison, str, str]
 def _within(name: str, summary: Summary) -> list[_Named]:
     first, *others = summary.agents
     if not others:
-        raise CommandError(f"{name} has one agent, {first.label}; name a second file to compare with")
+        raise CommandError(f"{name}: has only one agent, {first.label}; add a second file to compare with")
     return [(compare(first, other), first.label, other.label) for other in others]
 
 
@@ -54,6 +52,7 @@ def _between(name: str, before: Summary, other: str, after: Summary) -> list[_Na
     if not compared:
         has = [", ".join(agent.label for agent in summary.agents) for summary in (before, after)]
         raise CommandError(
-            f"no agent is in both: {name} has {has[0]}, {other} has {has[1]}; choose with {name}::AGENT {other}::AGENT"
+            f"no agent is in both files: {name} has {has[0]}, {other} has {has[1]}; "
+            f"select two with {name}::AGENT {other}::AGENT"
         )
     return compared

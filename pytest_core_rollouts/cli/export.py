@@ -1,4 +1,4 @@
-"""`export FILE...`: rows as a trainer takes them, JSON lines on stdout and one line of account on stderr."""
+"""`export FILE...` writes rows for a trainer: JSON lines on stdout and one line of counts on stderr."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from pytest_core_rollouts.training.conversations import (
 )
 from pytest_core_rollouts.training.groups import METHODS, Choice, Group, Row, Sample, Selection, read_rows, select
 
-HELP = "Write the rollouts of one or more JSONL files for training: groups with advantages, or conversations."
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="JSONL of a run; several are merged")
@@ -30,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("groups", "messages"),
         required=True,
-        help="groups: a line a group, with rewards and advantages; messages: a line a rollout, with its conversation",
+        help="groups: one line per group, with advantages; messages: one line per rollout, with its conversation",
     )
     parser.add_argument(
         "--advantage",
@@ -38,19 +36,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=METHODS[0],
         help="grpo: (r - mean) / std of the group (default); dr-grpo: r - mean",
     )
-    parser.add_argument("--mask-timeouts", action="store_true", help="count timeouts as missing, not as reward 0")
+    parser.add_argument("--mask-timeouts", action="store_true", help="treat timeouts as missing instead of reward 0")
     parser.add_argument("--drop-incomplete", action="store_true", help="leave out groups with a missing sample")
-    parser.add_argument("--drop-signal-free", action="store_true", help="leave out groups whose rewards are all alike")
-    parser.add_argument("--run", metavar="RUN_ID", help="only this run")
-    parser.add_argument("--label", metavar="KEY=VALUE", action="append", default=[], help="only such rows; repeatable")
-    parser.add_argument("--capture", metavar="DIR", type=Path, help="join the model's requests kept there (groups)")
     parser.add_argument(
-        "--require-token-ids", action="store_true", help="refuse unless all token ids are there (with --capture)"
+        "--drop-signal-free", action="store_true", help="leave out groups in which all rewards are equal"
+    )
+    parser.add_argument("--run", metavar="RUN_ID", help="only this run")
+    parser.add_argument(
+        "--label", metavar="KEY=VALUE", action="append", default=[], help="only rows with this label; repeatable"
+    )
+    parser.add_argument(
+        "--capture", metavar="DIR", type=Path, help="add the model requests saved in this folder (with --format groups)"
+    )
+    parser.add_argument(
+        "--require-token-ids", action="store_true", help="fail unless every request has token ids (with --capture)"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0; what is wrong is told before the first line is written."""
+    """Write the lines and return 0. Raises CommandError before the first line is written."""
     choice = _choice(arguments)
     _check_capture_options(arguments)
     try:
@@ -58,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         _write(_lines(arguments, selection))
     except (RecordsError, CaptureError) as error:
         raise CommandError(str(error)) from None
-    print(f"exported {selection.account}", file=sys.stderr)
+    print(f"exported {selection.counts}", file=sys.stderr)
     return 0
 
 
@@ -66,7 +70,7 @@ def _choice(arguments: argparse.Namespace) -> Choice:
     pairs = [text.partition("=") for text in arguments.label]
     for key, equals, _ in pairs:
         if not key or not equals:
-            raise CommandError(f"--label: {key!r} is no KEY=VALUE")
+            raise CommandError(f"--label: expected KEY=VALUE, got {key!r}")
     return Choice(
         method=arguments.advantage,
         mask_timeouts=arguments.mask_timeouts,
@@ -80,23 +84,21 @@ def _choice(arguments: argparse.Namespace) -> Choice:
 def _check_capture_options(arguments: argparse.Namespace) -> None:
     if arguments.capture is None:
         if arguments.require_token_ids:
-            raise CommandError("--require-token-ids needs --capture DIR: rows hold no tokens, captures do")
+            raise CommandError("--require-token-ids: requires --capture DIR, because rows have no tokens")
         return
     if arguments.format != "groups":
-        raise CommandError("--capture goes with --format groups: conversations are made of the rows alone")
+        raise CommandError("--capture: requires --format groups; conversations only use the rows")
     if not arguments.capture.is_dir():
-        raise CommandError(f"--capture: {arguments.capture} is no folder")
+        raise CommandError(f"--capture: {arguments.capture} is not a folder")
 
 
 def _select(paths: Sequence[Path], choice: Choice, *, items: bool) -> Selection:
     twice = next((path for index, path in enumerate(paths) if path.resolve() in _resolved(paths[:index])), None)
     if twice is not None:
-        raise CommandError(f"{twice} is named twice")
+        raise CommandError(f"{twice} was given twice; remove one of them")
     rows = read_rows(paths, items=items)
-    if not any(choice.takes(row.record) for row in rows):
-        raise CommandError(
-            f"no rows{' that were asked for' if rows else ''} in {', '.join(map(str, paths))}{_has(rows)}"
-        )
+    if not any(choice.accepts(row.record) for row in rows):
+        raise CommandError(f"no {'matching ' if rows else ''}rows in {', '.join(map(str, paths))}{_found(rows)}")
     return select(rows, choice)
 
 
@@ -104,7 +106,7 @@ def _resolved(paths: Iterable[Path]) -> set[Path]:
     return {path.resolve() for path in paths}
 
 
-def _has(rows: Iterable[Row]) -> str:
+def _found(rows: Iterable[Row]) -> str:
     runs = sorted({row.record.run_id for row in rows})
     labels = sorted({f"{key}={value}" for row in rows for key, value in row.record.labels.items()})
     return "".join(f"; {what}: {', '.join(have)}" for what, have in (("runs", runs), ("labels", labels)) if have)
@@ -124,14 +126,14 @@ def _check_items(groups: Iterable[Group]) -> None:
     for sample in _used(groups):
         if not sample.row.has_items:
             raise CommandError(
-                f"{sample.row.path}: the row of {sample.record.rollout_id} has no Items, so there is no conversation; "
-                "was it written with --rollout-items none, "
-                f"or is {kept_folder(sample.row.path)} missing ({UPLOAD_HINT})?"
+                f"{sample.row.path}: the row of {sample.record.rollout_id} has no Items; "
+                "either the run used --rollout-items none, "
+                f"or {kept_folder(sample.row.path)} is missing ({UPLOAD_HINT})"
             )
 
 
 def _check_captures(groups: Sequence[Group], folder: Path, *, tokens: bool) -> None:
-    """All that could be wrong with them, found before a line is written."""
+    """Check the captures before a line is written. Raises CaptureError."""
     any_found = False
     for sample in _used(groups):
         found = 0
@@ -141,9 +143,9 @@ def _check_captures(groups: Sequence[Group], folder: Path, *, tokens: bool) -> N
                 check_tokens(exchange, f"{folder}: request {found} of {sample.record.rollout_id}")
         any_found = any_found or found > 0
         if tokens and not found:
-            raise CaptureError(f"{folder}: holds no request of {sample.record.rollout_id}")
+            raise CaptureError(f"{folder}: no requests of {sample.record.rollout_id} found")
     if groups and not any_found:
-        raise CaptureError(f"{folder}: holds no request of any of these rollouts; is it the folder of this run?")
+        raise CaptureError(f"{folder}: no requests of these rollouts found; check that it is the folder of this run")
 
 
 def _exchanges(folder: Path, sample: Sample) -> Iterator[Exchange]:

@@ -1,4 +1,4 @@
-"""`new-task ID`: a folder with all that a task has, three files of which are still to be written."""
+"""`new-task ID` creates a task folder with every file that a task has; three of them are for the user to edit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Final
 
 from pytest_core_rollouts.cli import CommandError
 from pytest_core_rollouts.tasks.task_settings import UNFINISHED
-
-HELP = "Make the folder of a new task; three files in it are for you to edit."
 
 FILES: Final = {
     "instruction.md": f"""\
@@ -42,19 +40,19 @@ south,4
 # timeout: 600
 """,
 }
-"""The first three are the ones to edit; no part of them is left over in a finished task."""
+"""The files of a new task. The first three are to be edited; a finished task contains nothing of their text."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="name of its folder below the tasks folder: sums, or sql/joins")
+    parser.add_argument("id", metavar="ID", help="path of its folder below the tasks folder, such as sums or sql/joins")
     parser.add_argument("--tasks", metavar="FOLDER", type=Path, default=Path("tasks"), help="default: tasks")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0; CommandError when there is something already."""
+    """Create the folder and return 0. Raises CommandError if it exists."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*", arguments.id):
         raise CommandError(
-            f"{arguments.id!r} is no id; use letters, digits, `_`, `.` and `-`, with `/` between folders"
+            f"invalid id {arguments.id!r}; use letters, digits, '_', '.' and '-', with '/' between folders"
         )
     folder = arguments.tasks / arguments.id
     try:
@@ -63,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(content, encoding="utf-8")
     except FileExistsError:
-        raise CommandError(f"{folder} is there already; choose another id") from None
+        raise CommandError(f"{folder} already exists; choose another id") from None
     except OSError as error:
         raise CommandError(f"{folder}: {error.strerror or error}") from None
     edits = " ".join(list(FILES)[:3])

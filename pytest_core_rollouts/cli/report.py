@@ -1,4 +1,4 @@
-"""`report FILE...`: the table of one run, or of several merged, again from their rows."""
+"""`report FILE...` prints the report of one run, or of several merged, from their rows."""
 
 from __future__ import annotations
 
@@ -17,32 +17,37 @@ from pytest_core_rollouts.results.comparison import Baseline, comparisons, load_
 from pytest_core_rollouts.results.gate import Gate, GateError, judge, parse_gate
 from pytest_core_rollouts.results.summary import AgentScore, Summary, slim, summarize
 
-HELP = "Print the report of one or more JSONL files, their runs merged, as Markdown; write it as HTML too."
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="JSONL of a run")
     parser.add_argument("--run", metavar="RUN_ID", help="only the rows of this run")
     parser.add_argument("--baseline", metavar="FILE", type=Path, help="JSONL of an earlier run to compare with")
-    parser.add_argument("--html", metavar="OUT", type=Path, help="write the HTML report, with every trajectory, too")
     parser.add_argument(
-        "--html-items", metavar="N", type=_positive, help="keep N Items of each trajectory in it, from both ends"
+        "--html", metavar="OUT", type=Path, help="also write the HTML report, with every trajectory, to this file"
     )
-    parser.add_argument("--hide-expected", action="store_true", help="leave expected values out of it")
     parser.add_argument(
-        "--gate", metavar="EXPR", action="append", default=[], help="exit 1 unless it passes; repeatable"
+        "--html-items",
+        metavar="N",
+        type=_positive,
+        help="keep N Items of each trajectory in the HTML report, from both ends",
+    )
+    parser.add_argument("--hide-expected", action="store_true", help="leave expected values out of the HTML report")
+    parser.add_argument(
+        "--gate", metavar="EXPR", action="append", default=[], help="exit with 1 unless this gate passes; repeatable"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0; 1 where a gate does not pass."""
+    """Print the report. Return 0, or 1 if a gate does not pass."""
     gates = _gates(arguments)
     if arguments.html is not None:
         _check_lasting(arguments.files)
     rows = read_rows(arguments.files, arguments.run)
     baseline = None if arguments.baseline is None else _load_baseline(arguments.baseline)
     summary, judged = summarize(rows), summarize(rows, judged=True)
-    judgments = judge(gates, judged, baseline, None if judged.agents else {})  # none: all were expected to fail
+    judgments = judge(
+        gates, judged, baseline, None if judged.agents else {}
+    )  # without agents: every rollout was expected to fail
     compared = comparisons(judged, baseline)
     write(markdown(summary, verdicts=list(map(str, judgments)), appendix=[changes(*one) for one in compared]))
     if arguments.html is not None:
@@ -51,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_lasting(files: Iterable[Path]) -> None:
-    """The HTML report reads its rows more than once. Raises CommandError."""
+    """Raise CommandError for a pipe: the HTML report reads its rows more than once."""
     try:
         for path in files:
             check_lasting(path)
@@ -66,7 +71,7 @@ def _positive(text: str) -> int:
 
 
 def _write_html(arguments: argparse.Namespace, baseline: Baseline | None) -> None:
-    """Its path and size go to stderr: stdout is the Markdown."""
+    """Write the report and print its path and size to stderr, because stdout has the Markdown."""
     try:
         written = write_html(
             arguments.files,
@@ -88,20 +93,20 @@ def _gates(arguments: argparse.Namespace) -> list[Gate]:
         raise CommandError(f"--gate: {error}") from None
     for gate in gates:
         if gate.needs_baseline and arguments.baseline is None:
-            raise CommandError(f"--gate {gate.expression} compares with an earlier run; name its JSONL with --baseline")
+            raise CommandError(f"--gate {gate.expression}: requires a baseline; add --baseline FILE")
     return gates
 
 
-# Files of results
+# Reading and writing, also for `compare`
 
 
 def read_rows(paths: Iterable[Path], run_id: str | None = None) -> list[RolloutRecord]:
-    """The rows of all files, or of one run in them, without what a table does not need. Raises CommandError."""
+    """Return the rows of all files, or of one run in them, without large fields. Raises CommandError."""
     rows: list[RolloutRecord] = []
     seen: set[Path] = set()
     for path in paths:
         if path.resolve() in seen:
-            raise CommandError(f"{path} is named twice; its rows would count twice")
+            raise CommandError(f"{path} was given twice; remove one of them")
         seen.add(path.resolve())
         try:
             rows += map(slim, read_records(path, items=False))
@@ -111,14 +116,14 @@ def read_rows(paths: Iterable[Path], run_id: str | None = None) -> list[RolloutR
     if run_id is not None:
         rows = [row for row in rows if row.run_id == run_id]
         if not rows:
-            raise CommandError(f"no rows of run {run_id}; there are those of {', '.join(known) or 'none'}")
+            raise CommandError(f"no rows of run {run_id}; found runs: {', '.join(known) or 'none'}")
     if not rows:
         raise CommandError(f"{', '.join(map(str, paths))}: no rows")
     return rows
 
 
 def _load_baseline(path: Path) -> Baseline:
-    """Raises CommandError."""
+    """Read the baseline. Raises CommandError."""
     try:
         return load_baseline(path)
     except RecordsError as error:
@@ -126,9 +131,9 @@ def _load_baseline(path: Path) -> Baseline:
 
 
 def scores(named: str) -> tuple[str, Summary]:
-    """`FILE` or `FILE::AGENT`: what it is called, and what it amounts to, with one agent if one was named.
+    """Return the name and the summary of `FILE`, or of one agent in it for `FILE::AGENT`.
 
-    Of a task that was changed between runs of the file only the newest version counts.
+    If a task was changed between the runs of the file, only its newest version counts. Raises CommandError.
     """
     file, _, label = named.partition("::")
     summary = summarize(newest_versions(read_rows([Path(file)])))
@@ -138,15 +143,17 @@ def scores(named: str) -> tuple[str, Summary]:
 
 
 def _pick(summary: Summary, label: str, file: str) -> AgentScore:
-    """The agent of that label."""
+    """Return the agent with this label or name. Raises CommandError."""
     for agent in summary.agents:
         if label in (agent.label, agent.name):
             return agent
-    raise CommandError(f"{file} has no agent {label!r}; it has {', '.join(agent.label for agent in summary.agents)}")
+    raise CommandError(
+        f"{file}: unknown agent {label!r}; choose from {', '.join(agent.label for agent in summary.agents)}"
+    )
 
 
 def write(text: str) -> None:
-    """To stdout, in UTF-8 whatever the locale is: the same rows give the same bytes everywhere."""
+    """Write to stdout in UTF-8, whatever the locale: the same rows give the same bytes everywhere."""
     sys.stdout.flush()
     sys.stdout.buffer.write(text.encode("utf-8"))
     sys.stdout.buffer.flush()

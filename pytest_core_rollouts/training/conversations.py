@@ -1,8 +1,8 @@
-"""A trajectory's Items as a conversation in the form of chat templates.
+"""What `export` writes: trajectories as conversations, captured model requests, and the JSON lines with both.
 
-What it is: what the user and the agent said and did. What it is not: the prompt that the harness made of it. Its system
-prompt, its tools' schemas and its own cuts stand in no Item; whoever needs the tokens as they were sampled takes what
-the inference server recorded.
+A conversation has the form of chat templates: what the user and the agent said and did. It is not the prompt that the
+harness sent: its system prompt, tool schemas and truncation are in no Item. The tokens as they were sampled are only in
+captures, which the inference server's replies fill. The schema of the lines is in `docs/training.md`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ Message = dict[str, Any]
 Item = Mapping[str, Any]
 
 SHELL: Final = "shell"
-"""The name under which a command execution stands as a tool call; its arguments are {"command": ...}."""
+"""The tool name of a command execution; its arguments are {"command": ...}."""
 
 _COMMON: Final = frozenset(("id", "type", "turn_id", "status", "call_id"))
 
 
 def conversation(items: Iterable[Any]) -> list[Message]:
-    """The messages, each with the members `role`, `content`, `reasoning_content`, `tool_calls`, `tool_call_id`.
+    """Return the messages, each with `role`, `content`, `reasoning_content`, `tool_calls` and `tool_call_id`.
 
-    What is not there is "" or [], so that every member has one type throughout. Reasoning, what is said after it and
-    the calls after that are one message of the assistant. A call of a kind that is unknown here bears its kind as the
-    name of the tool.
+    A missing value is "" or [], so that every member always has the same type. Reasoning, the text after it and the
+    calls after that are one assistant message. A call of an unknown kind has its kind as the tool name.
     """
     writer = _Writer()
     for number, item in enumerate(items):
@@ -42,7 +41,7 @@ def conversation(items: Iterable[Any]) -> list[Message]:
 class _Writer:
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self._open: Message | None = None  # the assistant's, as long as what follows may belong to it
+        self._open: Message | None = None  # the assistant message that the next Item may continue
 
     def add(self, item: Item, spare_id: str) -> None:
         kind = item.get("type")
@@ -60,7 +59,7 @@ class _Writer:
             self._call(item, call_id)
 
     def _part(self, member: str, text: str) -> None:
-        """Reasoning comes before what is said, and both come before calls; else a new message begins."""
+        """Add reasoning or text to the open message. Begin a new one if the open one has text or calls already."""
         message = self._open
         if message is None or message["content"] or message["tool_calls"]:
             message = self._begin()
@@ -71,7 +70,7 @@ class _Writer:
         function = {"name": name, "arguments": _json(arguments)}
         message = self._open or self._begin()
         message["tool_calls"].append({"id": call_id, "type": "function", "function": function})
-        if item.get("type") != "function_call":  # its output is an Item of its own
+        if item.get("type") != "function_call":  # the output of a function call is a separate Item
             self._append("tool", _outcome(item), call_id)
 
     def _begin(self) -> Message:
@@ -86,7 +85,7 @@ class _Writer:
 
 
 def _called(item: Item) -> tuple[str, Any]:
-    """The tool and its arguments."""
+    """Return the tool's name and its arguments."""
     kind = str(item.get("type"))
     if kind == "command_execution":
         return SHELL, {"command": item.get("command")}
@@ -96,7 +95,7 @@ def _called(item: Item) -> tuple[str, Any]:
 
 
 def _outcome(item: Item) -> str:
-    """What a tool returned: its output, and what went wrong."""
+    """Return a tool's output, followed by its error and its exit code if it failed."""
     lines = [_text(item.get("output"))]
     if (error := item.get("error")) is not None:
         lines.append(f"[error: {_text(error)}]")
@@ -106,7 +105,7 @@ def _outcome(item: Item) -> str:
 
 
 def _text(value: Any, joined_by: str = "") -> str:
-    """Of a text, of a list of parts with `text` (others stand as `[their type]`), or of anything else as JSON."""
+    """Return a string, the joined texts of a list of parts (`[type]` for parts without text), or JSON."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -122,28 +121,28 @@ def _json(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-# Captures
+# Captures: one file DIR/ROLLOUT_ID.jsonl per rollout, filled by `--rollout-capture`
 
 
 CAPTURE_SCHEMA = 1
 
 Exchange = Mapping[str, Any]
-"""One line: `session_id`, `started_at`, `duration_s`, `model`, `path`, `status`, `error`, `request`, `response`,
-`truncated`, `prompt_token_ids`, `token_ids`, `logprobs`, and more."""
+"""One line of a capture: `session_id`, `started_at`, `duration_s`, `model`, `path`, `status`, `error`, `request`,
+`response`, `truncated`, `prompt_token_ids`, `token_ids`, `logprobs`, and more."""
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class CaptureError(Exception):
-    """A capture that is not there, can't be read, or lacks what was asked for; the text names the file."""
+    """A capture that is missing, unreadable or lacks required data. `str()` names the file."""
 
 
 def exchanges(folder: Path, rollout_id: str, session_id: str | None) -> Iterator[Exchange]:
-    """The exchanges of one rollout in their order, those of its counted Session alone; none without a file.
+    """Yield the successful exchanges of a rollout's final Session, in order. Without a file yield none.
 
-    A rollout that was tried again has the requests of its earlier Sessions in the same file. A half line at the very
-    end, whose writer died, is passed over with a RecordsWarning. Raises CaptureError for any other line that is no
-    exchange.
+    The file also has the requests of earlier Sessions of a rollout that was retried, and failed requests, which no
+    token of the trajectory comes from. An incomplete last line (its writer was killed) is skipped with a
+    RecordsWarning. Raises CaptureError for any other invalid line.
     """
     if not _FILE_NAME.fullmatch(rollout_id):
         return
@@ -163,34 +162,32 @@ def exchanges(folder: Path, rollout_id: str, session_id: str | None) -> Iterator
 def check_tokens(exchange: Exchange, where: str) -> None:
     """Raise CaptureError unless the exchange has the token ids of its prompt and its reply, and logprobs that fit."""
     if exchange.get("truncated"):
-        raise CaptureError(f"{where}: too large, kept in part only")
-    lacking = [name for name in ("prompt_token_ids", "token_ids") if not exchange.get(name)]
-    if lacking:
+        raise CaptureError(f"{where}: too large, only saved in part")
+    missing = [name for name in ("prompt_token_ids", "token_ids") if not exchange.get(name)]
+    if missing:
         raise CaptureError(
-            f"{where}: the inference server returned no {' and no '.join(lacking)}; have it asked for them with "
-            "--rollout-model-params, or leave --require-token-ids out"
+            f"{where}: the inference server returned no {' and no '.join(missing)}; request them with "
+            "--rollout-model-params, or remove --require-token-ids"
         )
     logprobs, token_ids = exchange.get("logprobs"), exchange["token_ids"]
     if logprobs and len(logprobs) != len(token_ids):
-        raise CaptureError(
-            f"{where}: {len(token_ids)} token_ids and {len(logprobs)} logprobs; they do not belong together"
-        )
+        raise CaptureError(f"{where}: got {len(token_ids)} token_ids but {len(logprobs)} logprobs")
 
 
 def _parse(line: bytes, where: str) -> Exchange | None:
-    """The exchange; None for a half line at the end."""
+    """Return the exchange, or None for an incomplete last line."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
         if not line.endswith(b"\n"):
-            warn(f"{where}: passed over: the exchange was cut off")
+            warn(f"{where}: skipped an incomplete exchange")
             return None
-        raise CaptureError(f"{where}: not JSON; remove the line, its writer died in it") from None
+        raise CaptureError(f"{where}: not valid JSON; remove this line, which was not written completely") from None
     if not isinstance(value, dict) or type(value.get("schema")) is not int:
-        raise CaptureError(f"{where}: no exchange with a model; is this the folder of --rollout-capture?")
+        raise CaptureError(f"{where}: not a model request; check that this is the folder of --rollout-capture")
     if value["schema"] > CAPTURE_SCHEMA:
         raise CaptureError(
-            f"{where}: schema {value['schema']} is newer than {CAPTURE_SCHEMA}: upgrade pytest-core-rollouts"
+            f"{where}: schema {value['schema']} is newer than {CAPTURE_SCHEMA}; upgrade pytest-core-rollouts"
         )
     return value
 
@@ -201,16 +198,23 @@ def _succeeded(exchange: Exchange) -> bool:
 
 
 # Lines
+#
+# Loaders infer a column's type from the first lines of a file, so each column has one type in every line: a missing
+# string is "", a missing list [], labels always have the same members, and a model request, which may be any JSON, is
+# stored as JSON text. Only an unknown number is null.
 
 
 LINE_SCHEMA = 1
 
 Exchanges = Callable[[Sample], Iterable[Exchange]]
-"""Gives what was captured of a rollout."""
+"""Returns the exchanges of a sample."""
 
 
 def group_lines(groups: Sequence[Group], exchanges: Exchanges | None = None) -> Iterator[bytes]:
-    """A line a group. With `exchanges` each sample that is not masked carries its own. Raises CaptureError."""
+    """Yield a JSON line per group. With `exchanges`, samples that are not masked include theirs.
+
+    Raises CaptureError.
+    """
     labels = _label_names(groups)
     for group in groups:
         yield _line(
@@ -228,16 +232,16 @@ def group_lines(groups: Sequence[Group], exchanges: Exchanges | None = None) -> 
 
 
 def conversation_lines(groups: Sequence[Group]) -> Iterator[bytes]:
-    """A line a rollout that is not masked, with its trajectory as a conversation. Raises RecordsError.
+    """Yield a JSON line per rollout that is not masked, with its trajectory as a conversation.
 
-    Every row must have its Items.
+    Every row must have its Items. Raises RecordsError.
     """
     labels = _label_names(groups)
     for group in groups:
         for sample in group.samples:
             if sample.masked:
                 continue
-            record = sample.row.whole()
+            record = sample.row.load()
             yield _line(
                 {
                     **_common(record, labels),
@@ -267,7 +271,7 @@ def _common(record: RolloutRecord, labels: Sequence[str]) -> dict[str, Any]:
 
 def _sample(sample: Sample, exchanges: Exchanges | None) -> dict[str, Any]:
     record = sample.record
-    said = {
+    line = {
         "rollout_id": record.rollout_id,
         "sample": record.sample,
         "status": record.status,
@@ -277,8 +281,8 @@ def _sample(sample: Sample, exchanges: Exchanges | None) -> dict[str, Any]:
         "error": record.error or "",
     }
     if exchanges is not None:
-        said["exchanges"] = [] if sample.masked else list(map(_exchange, exchanges(sample)))
-    return said
+        line["exchanges"] = [] if sample.masked else list(map(_exchange, exchanges(sample)))
+    return line
 
 
 def _exchange(exchange: Exchange) -> dict[str, Any]:
@@ -300,7 +304,7 @@ def _label_names(groups: Iterable[Group]) -> list[str]:
 
 
 def _float(value: Any) -> float | None:
-    """Numbers as floats, 1.0 and not 1: a loader would take a column that begins with integers for one of these."""
+    """Return a number as a float: a loader takes a column that begins with integers for an integer column."""
     return float(value) if isinstance(value, (int, float)) else None
 
 

@@ -1,4 +1,15 @@
-"""Rows put together to groups, each with its advantages; what is left out is counted, never lost in silence."""
+"""Rows as groups with advantages. What is left out is counted and reported.
+
+A group is the samples of one task by one agent in one run. An advantage says how much better a sample did than its
+group:
+
+- `grpo`: (r - mean) / std. Shao et al. 2024, DeepSeekMath (arXiv:2402.03300), outcome supervision. `std` is the sample
+  standard deviation (n - 1), as common trainers compute it; the paper does not say which one it uses.
+- `dr-grpo`: r - mean. Liu et al. 2025, Understanding R1-Zero-Like Training (arXiv:2503.20783): the division gives
+  groups that are nearly all right or nearly all wrong more weight than others.
+
+The denominator has no epsilon: if all rewards are equal every advantage is exactly 0, else the deviation is not small.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +28,21 @@ from pytest_core_rollouts.records.rows import effective, read_located, record_at
 
 @dataclass(frozen=True)
 class Row:
-    """A row that counts, without what is large, and where the whole of it stands."""
+    """The effective row of a rollout without its large fields, and the place of the whole row in its file."""
 
     record: RolloutRecord
     path: Path
     offset: int
     has_items: bool
 
-    def whole(self) -> RolloutRecord:
-        """The row read again. Raises RecordsError."""
+    def load(self) -> RolloutRecord:
+        """Read the whole row from its file. Raises RecordsError."""
         return record_at(self.path, self.offset)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One rollout of a group. A masked one is missing data: no advantage, no part in the mean."""
+    """One rollout of a group. A masked one is missing data: it has no advantage and does not count in the mean."""
 
     row: Row
     advantage: float | None
@@ -47,12 +58,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class Group:
-    """The samples of one task by one agent in one run, under the same labels, by sample."""
+    """The samples of one task by one agent in one run with the same labels, in the order of their numbers."""
 
     samples: tuple[Sample, ...]
     mean: float
     std: float
-    """Sample standard deviation (n - 1) of the rewards that are not masked; 0 for one."""
+    """Sample standard deviation (n - 1) of the rewards that are not masked; 0 for a single one."""
 
     @property
     def first(self) -> RolloutRecord:
@@ -60,12 +71,12 @@ class Group:
 
     @property
     def planned(self) -> int:
-        """Samples that the run was to have."""
+        """Number of samples that the run had planned."""
         return max(len(self.samples), *(sample.record.planned.get("group", 0) for sample in self.samples))
 
     @property
     def used(self) -> int:
-        """Samples that are not masked."""
+        """Number of samples that are not masked."""
         return sum(not sample.masked for sample in self.samples)
 
     @property
@@ -74,13 +85,13 @@ class Group:
 
     @property
     def signal(self) -> bool:
-        """Whether rewards differ: else every advantage is 0 and nothing can be learned."""
+        """Whether rewards differ. If not, every advantage is 0 and the group teaches nothing."""
         return self.std > 0
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What to export. `labels`: only rows that have all of these."""
+    """What to export. If `labels` is set, only rows with all of them are used."""
 
     method: str = "grpo"
     mask_timeouts: bool = False
@@ -89,7 +100,7 @@ class Choice:
     run_id: str | None = None
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def takes(self, record: RolloutRecord) -> bool:
+    def accepts(self, record: RolloutRecord) -> bool:
         return self.run_id in (None, record.run_id) and self.labels.items() <= dict(record.labels).items()
 
     def masks(self, record: RolloutRecord) -> bool:
@@ -98,28 +109,28 @@ class Choice:
 
 @dataclass(frozen=True)
 class Selection:
-    """The groups chosen, in the order in which their first rows stand, and how many were left out for what."""
+    """The selected groups in the order of their first rows, and how many were left out for which reason."""
 
     groups: tuple[Group, ...]
     left_out: Mapping[str, int]
 
     @property
-    def account(self) -> str:
-        """One line for people."""
+    def counts(self) -> str:
+        """One line such as `2 groups, 8 samples, masked: 1 error; groups left out: 1 incomplete`."""
         samples = [sample for group in self.groups for sample in group.samples]
         masked = Counter[str](sample.record.status for sample in samples if sample.masked)
-        said = f"{_number(len(self.groups), 'group')}, {_number(len(samples), 'sample')}"
+        text = f"{_counted(len(self.groups), 'group')}, {_counted(len(samples), 'sample')}"
         if masked:
-            said += f", masked: {_counts(masked)}"
+            text += f", masked: {_counts(masked)}"
         if self.left_out:
-            said += f"; groups left out: {_counts(self.left_out)}"
-        return said
+            text += f"; groups left out: {_counts(self.left_out)}"
+        return text
 
 
 def read_rows(paths: Iterable[Path], *, items: bool) -> list[Row]:
-    """The row that counts of each rollout in all files, in order of first appearance. Raises RecordsError.
+    """Return the effective row of each rollout in all files, in the order of first appearance.
 
-    Without `items` nobody looks whether there are any.
+    `items` says whether Items are read, so that `has_items` is known. Raises RecordsError.
     """
     rows: dict[int, Row] = {}
     for path in paths:
@@ -132,14 +143,14 @@ def read_rows(paths: Iterable[Path], *, items: bool) -> list[Row]:
 
 
 def select(rows: Iterable[Row], choice: Choice) -> Selection:
-    """Group the rows and choose among the groups.
+    """Group the rows and select among the groups.
 
-    A group never mixes what differs in more than its sample: labels (a policy's version), the agent, the task's input,
-    its grading or limits. Where a resumed run brought such rows under one group_id, each kind is a group of its own.
+    The rows of a group differ only in their sample: labels (a policy's version), agent, task input, grading and limits
+    are equal. If a resumed run has different rows under one group_id, each kind becomes a separate group.
     """
     kinds: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        if choice.takes(row.record):
+        if choice.accepts(row.record):
             kinds.setdefault((row.record.group_id, row.record.work), []).append(row)
     chosen: list[Group] = []
     left_out: Counter[str] = Counter()
@@ -171,7 +182,7 @@ def _reason_against(group: Group, choice: Choice) -> str | None:
     return None
 
 
-def _number(count: int, what: str) -> str:
+def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
@@ -186,21 +197,20 @@ METHODS: Final = ("grpo", "dr-grpo")
 
 
 def advantages(rewards: Sequence[float | None], method: str = "grpo") -> list[float | None]:
-    """The advantage of each sample, in the order of `rewards`.
+    """Return the advantage of each sample, in the order of `rewards`.
 
-    None, for a sample that says nothing about the agent, stays None and counts neither in the mean nor in the
-    deviation. The result does not depend on the order of the samples, to the last bit. Raises ValueError for an
-    unknown method.
+    None stands for missing data: it stays None and counts neither in the mean nor in the deviation. The
+    result does not depend on the order of the samples, to the last bit. Raises ValueError for an unknown method.
     """
     if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}; known are {', '.join(METHODS)}")
+        raise ValueError(f"unknown method {method!r}; choose from {', '.join(METHODS)}")
     mean, variance = moments(rewards)
     divisor = (math.sqrt(variance) if method == "grpo" else 0.0) or 1.0
     return [None if reward is None else float(Fraction(reward) - mean) / divisor for reward in rewards]
 
 
 def moments(rewards: Sequence[float | None]) -> tuple[Fraction, Fraction]:
-    """Exact mean and sample variance of the rewards that are known; (0, 0) for none, variance 0 for one."""
+    """Return the exact mean and sample variance of the known rewards; (0, 0) for none, variance 0 for one."""
     known = [Fraction(reward) for reward in rewards if reward is not None]
     if not known:
         return Fraction(0), Fraction(0)

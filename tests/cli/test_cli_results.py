@@ -47,7 +47,7 @@ def test_files_are_merged_and_runs_can_be_chosen(tmp_path: Path, capfd: pytest.C
     assert "| a                    |   3/4 |" in text
     _, text, _ = said(capfd, "report", two, "--run", "r3")
     assert text.startswith("1 rollout: 1 task, 1 sample each\n")
-    assert said(capfd, "report", two, "--run", "r9")[2] == "ERROR: no rows of run r9; there are those of r2, r3\n"
+    assert said(capfd, "report", two, "--run", "r9")[2] == "ERROR: no rows of run r9; found runs: r2, r3\n"
 
 
 def test_the_same_rows_give_the_same_bytes_in_any_order_process_and_locale(tmp_path: Path) -> None:
@@ -110,14 +110,14 @@ def test_the_agents_of_one_file_are_compared(tmp_path: Path, capfd: pytest.Captu
     ("args", "error"),
     [
         (["report", "none.jsonl"], "none.jsonl: cannot read rollout records: No such file or directory"),
-        (["report", "x.jsonl", "x.jsonl"], "x.jsonl is named twice; its rows would count twice"),
+        (["report", "x.jsonl", "x.jsonl"], "x.jsonl was given twice; remove one of them"),
         (["report", "empty.jsonl"], "empty.jsonl: no rows"),
-        (["report", "x.jsonl", "--gate", "mean"], "--gate: unknown gate 'mean'; known are each, none, mean>=X,"),
-        (["report", "x.jsonl", "--gate", "baseline"], "--gate baseline compares with an earlier run; name its JSONL"),
+        (["report", "x.jsonl", "--gate", "mean"], "--gate: unknown gate 'mean'; use each, none, mean>=X,"),
+        (["report", "x.jsonl", "--gate", "baseline"], "--gate baseline: requires a baseline; add --baseline FILE"),
         (["report", "x.jsonl", "--baseline", "empty.jsonl"], "--baseline: empty.jsonl: holds no graded rollout"),
-        (["compare", "x.jsonl"], "x.jsonl has one agent, codex; name a second file to compare with"),
-        (["compare", "x.jsonl::y", "x.jsonl"], "x.jsonl has no agent 'y'; it has codex"),
-        (["compare", "two.jsonl", "x.jsonl"], "no agent is in both: two.jsonl has codex/m, codex/n, x.jsonl has codex"),
+        (["compare", "x.jsonl"], "x.jsonl: has only one agent, codex; add a second file to compare with"),
+        (["compare", "x.jsonl::y", "x.jsonl"], "x.jsonl: unknown agent 'y'; choose from codex"),
+        (["compare", "two.jsonl", "x.jsonl"], "no agent is in both files: two.jsonl has codex/m, codex/n, x.jsonl"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_one_line_and_exit_code_4(

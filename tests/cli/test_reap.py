@@ -39,7 +39,7 @@ def test_the_sessions_of_the_run_are_deleted_and_no_others(core: FakeCore, capsy
     assert undeleted(core) == others
     assert sorted(capsys.readouterr().out.splitlines()) == [f"deleted {one}" for one in mine]
     assert main(["reap", RUN_ID]) == 0
-    assert capsys.readouterr().out == f"no Sessions of {RUN_ID}\n"
+    assert capsys.readouterr().out == f"no Sessions of {RUN_ID} found\n"
 
 
 def test_young_sessions_may_be_left_alone(core: FakeCore, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,13 +47,13 @@ def test_young_sessions_may_be_left_alone(core: FakeCore, capsys: pytest.Capture
     core.sessions[old[0]].created_at = int(time.time()) - 7300
     assert main(["reap", RUN_ID, "--older-than", "2h"]) == 0
     assert undeleted(core) == young
-    assert f"1 Sessions of {RUN_ID} are younger" in capsys.readouterr().out
+    assert f"kept 1 Sessions of {RUN_ID} that are younger" in capsys.readouterr().out
 
 
 def test_what_can_not_be_deleted_is_named(
     core: FakeCore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_core_rollouts.cli.reap.SECONDS", 2.0)
+    monkeypatch.setattr("pytest_core_rollouts.cli.reap._TIMEOUT", 2.0)
     core.script = lambda body: Script(prepare_seconds=None)
     [stuck] = left(core, 1)
     assert main(["reap", RUN_ID]) == 1
@@ -63,11 +63,11 @@ def test_what_can_not_be_deleted_is_named(
 def test_a_core_that_is_away_or_refuses_is_told(
     core: FakeCore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_core_rollouts.cli.reap.SECONDS", 1.0)
+    monkeypatch.setattr("pytest_core_rollouts.cli.reap._TIMEOUT", 1.0)
     core.fault = lambda request: Fault(status=403, body=b'{"error": {"message": "no \\u001b[31m"}}')
     assert main(["reap", RUN_ID]) == 1
     out = capsys.readouterr().out
-    assert "could not be read to its end: GET /agents/sessions" in out
+    assert "could not be read completely: GET /agents/sessions" in out
     assert "403" in out
     assert "\x1b" not in out
     core.go_down()
@@ -78,8 +78,8 @@ def test_a_core_that_is_away_or_refuses_is_told(
 @pytest.mark.parametrize(
     ("unset", "args", "error"),
     [
-        ("OPENAI_BASE_URL", [], "no Core: set OPENAI_BASE_URL"),
-        ("OPENAI_API_KEY", [], "needs a key: set OPENAI_API_KEY"),
+        ("OPENAI_BASE_URL", [], "no Core configured; set OPENAI_BASE_URL"),
+        ("OPENAI_API_KEY", [], "; set OPENAI_API_KEY"),
         (None, ["--core", "http://example.com/v1"], "refusing to send the API key"),
         (None, ["--core", "nonsense"], "expected http(s)://"),
         (None, ["--older-than", "yesterday"], "invalid duration 'yesterday'"),
@@ -108,7 +108,7 @@ def test_a_file_is_no_run_of_which_nothing_is_left(
     assert main(["reap", run_id]) == 4
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err.startswith(f"ERROR: {run_id!r} is no run id: that is what the run's file is called, without")
+    assert told.err.startswith(f"ERROR: invalid run id {run_id!r}; use the file's name without")
     assert len(undeleted(core)) == 1
 
 

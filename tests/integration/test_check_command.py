@@ -181,14 +181,14 @@ def test_a_scaffold_passes_after_three_edits(project: Project, core: FakeCore) -
 def test_a_scaffold_needs_a_plain_id(project: Project, name: str) -> None:
     done = call(project.path, "new-task", name)
     assert done.returncode != 0
-    assert "is no id" in done.stderr
+    assert "invalid id" in done.stderr
     assert not (project.path / "tasks").exists()
 
 
 def test_a_scaffold_overwrites_nothing(sound: Project) -> None:
     done = call(sound.path, "new-task", "sums/a")
     assert done.returncode != 0
-    assert "is there already" in done.stderr
+    assert "already exists" in done.stderr
 
 
 @pytest.mark.slow

@@ -120,8 +120,8 @@ def _creates(request: Request) -> bool:
     ("args", "error"),
     [
         (["--rollout-gate", "mean>0.7"], "--rollout-gate: unknown gate 'mean>0.7'; use each"),
-        (["--rollout-gate", "baseline"], "--rollout-gate baseline compares with an earlier run; name its JSONL with"),
-        (["--rollout-gate", "lost<=0"], "--rollout-gate lost<=0 compares with an earlier run"),
+        (["--rollout-gate", "baseline"], "--rollout-gate baseline: requires a baseline; add --rollout-baseline"),
+        (["--rollout-gate", "lost<=0"], "--rollout-gate lost<=0: requires a baseline"),
         (["--rollout-gate", "pass@4>=0.5"], "--rollout-gate pass@4>=0.5 needs 4 samples a task, and 1 is planned;"),
         (["--rollout-baseline", "nowhere.jsonl"], "--rollout-baseline: "),
         (["--rollout-allow-errors", "few"], "--rollout-allow-errors: expected a number of rollouts"),

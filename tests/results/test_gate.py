@@ -72,8 +72,8 @@ def test_what_a_gate_may_be(text: str, expression: str) -> None:
 def test_anything_else_is_refused_in_one_line_that_names_the_known(text: str) -> None:
     with pytest.raises(GateError) as caught:
         parse_gate(text)
-    known = "each, none, mean>=X, pass@K>=X, pass^K>=X, lost<=N, baseline (X from 0 to 1, such as 0.8)"
-    assert str(caught.value) == f"unknown gate {text!r}; known are {known}"
+    known = "each, none, mean>=X, pass@K>=X, pass^K>=X, lost<=N or baseline (X from 0 to 1, such as 0.8)"
+    assert str(caught.value) == f"unknown gate {text!r}; use {known}"
 
 
 def test_only_the_default_asserts_each_rollout() -> None:
@@ -425,5 +425,5 @@ def test_allowed_errors(text: str, errors: int, passed: bool, allowed: int) -> N
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "101%", "5 %", "%", "1e2", "x"])
 def test_what_is_no_number_of_errors_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="neither a number of rollouts"):
+    with pytest.raises(ValueError, match="expected a number of rollouts"):
         AllowedErrors.parse(text)

@@ -67,5 +67,5 @@ def test_the_order_of_samples_changes_no_bit(rewards: list[float | None], seed: 
 
 
 def test_an_unknown_method_is_named() -> None:
-    with pytest.raises(ValueError, match="unknown method 'ppo'; known are grpo, dr-grpo"):
+    with pytest.raises(ValueError, match="unknown method 'ppo'; choose from grpo, dr-grpo"):
         advantages([1.0], "ppo")

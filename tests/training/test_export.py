@@ -149,7 +149,7 @@ def test_conversations(export: Exporter, tmp_path: Path) -> None:
 
 def test_no_conversation_without_items(export: Exporter, tmp_path: Path) -> None:
     rows = list(run({"t": [1.0, None]}))
-    assert "has no Items, so there is no conversation; was it written with --rollout-items none" in export.refused(
+    assert "has no Items; either the run used --rollout-items none" in export.refused(
         write(tmp_path / "a.jsonl", rows), format="messages"
     )
     rows[0] = dataclasses.replace(rows[0], items=[])
@@ -186,10 +186,10 @@ def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
 
 def test_what_cannot_be_exported_is_one_line(export: Exporter, tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", run({"t": [1.0]}, labels={"policy": "3"}))
-    assert export.refused(file, file) == f"{file} is named twice"
+    assert export.refused(file, file) == f"{file} was given twice; remove one of them"
     assert "cannot read rollout records: No such file" in export.refused(tmp_path / "none.jsonl")
-    assert export.refused(file, "--label", "policy") == "--label: 'policy' is no KEY=VALUE"
-    wanted = f"no rows that were asked for in {file}; runs: r; labels: policy=3"
+    assert export.refused(file, "--label", "policy") == "--label: expected KEY=VALUE, got 'policy'"
+    wanted = f"no matching rows in {file}; runs: r; labels: policy=3"
     assert export.refused(file, "--label", "policy=4") == wanted
     assert export.refused(file, "--run", "x") == wanted
     empty = tmp_path / "empty.jsonl"

@@ -68,18 +68,18 @@ def test_half_a_line_at_the_end_is_named_and_passed_over(export: Exporter, file:
     with pytest.warns(RecordsWarning) as told:
         [group] = export(file, "--capture", folder, "--require-token-ids")
     assert len(group["samples"][0]["exchanges"]) == 2
-    assert {str(one.message) for one in told} == {f"{path}:3: passed over: the exchange was cut off"}
+    assert {str(one.message) for one in told} == {f"{path}:3: skipped an incomplete exchange"}
 
 
 LACKING: dict[str, tuple[dict[str, Any], str]] = {
-    "no ids": ({"token_ids": None}, "the inference server returned no token_ids; have it asked for them"),
+    "no ids": ({"token_ids": None}, "the inference server returned no token_ids; request them with"),
     "none at all": (
         {"token_ids": None, "prompt_token_ids": None},
         "returned no prompt_token_ids and no token_ids",
     ),
-    "no prompt": ({"prompt_token_ids": None}, "returned no prompt_token_ids; have it asked for them with"),
-    "in part": ({"truncated": True}, "too large, kept in part only"),
-    "misfits": ({"logprobs": [-1.0]}, "2 token_ids and 1 logprobs; they do not belong together"),
+    "no prompt": ({"prompt_token_ids": None}, "returned no prompt_token_ids; request them with"),
+    "in part": ({"truncated": True}, "too large, only saved in part"),
+    "misfits": ({"logprobs": [-1.0]}, "got 2 token_ids but 1 logprobs"),
 }
 
 
@@ -104,23 +104,23 @@ def test_logprobs_need_not_be_there(export: Exporter, file: Path, folder: Path) 
 def test_a_rollout_that_was_not_captured(export: Exporter, folder: Path, tmp_path: Path) -> None:
     file = write(tmp_path / "b.jsonl", rows([1.0, 0.0, 0.0]))
     refusal = export.refused(file, "--capture", folder, "--require-token-ids")
-    assert refusal == f"{folder}: holds no request of {rows([1.0, 0.0, 0.0])[2].rollout_id}"
+    assert refusal == f"{folder}: no requests of {rows([1.0, 0.0, 0.0])[2].rollout_id} found"
     assert export(file, "--capture", folder)[0]["samples"][2]["exchanges"] == []
 
 
 def test_the_wrong_folder(export: Exporter, file: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    assert export.refused(file, "--capture", other) == f"--capture: {other} is no folder"
+    assert export.refused(file, "--capture", other) == f"--capture: {other} is not a folder"
     other.mkdir()
-    assert export.refused(file, "--capture", other).startswith(f"{other}: holds no request of any of these rollouts")
+    assert export.refused(file, "--capture", other).startswith(f"{other}: no requests of these rollouts found")
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{half\n", "not JSON; remove the line, its writer died in it"),
-        ("[1]\n", "no exchange with a model; is this the folder of --rollout-capture?"),
-        ('{"schema": 2}\n', "schema 2 is newer than 1: upgrade pytest-core-rollouts"),
+        ("{half\n", "not valid JSON; remove this line, which was not written completely"),
+        ("[1]\n", "not a model request; check that this is the folder of --rollout-capture"),
+        ('{"schema": 2}\n', "schema 2 is newer than 1; upgrade pytest-core-rollouts"),
     ],
 )
 def test_files_that_are_no_captures(export: Exporter, file: Path, folder: Path, line: str, message: str) -> None:
@@ -131,8 +131,8 @@ def test_files_that_are_no_captures(export: Exporter, file: Path, folder: Path, 
 
 
 def test_options_that_do_not_go_together(export: Exporter, file: Path, folder: Path) -> None:
-    assert "needs --capture DIR" in export.refused(file, "--require-token-ids")
-    assert "goes with --format groups" in export.refused(file, "--capture", folder, format="messages")
+    assert "requires --capture DIR" in export.refused(file, "--require-token-ids")
+    assert "requires --format groups" in export.refused(file, "--capture", folder, format="messages")
 
 
 def test_an_id_that_is_a_path_leads_nowhere(export: Exporter, folder: Path, tmp_path: Path) -> None:
