@@ -1,17 +1,18 @@
-"""`environment` of a creation: the files, variables and commands that prepare a Session's sandbox."""
+"""`environment` of a creation: the files, variables, commands and skills that prepare a Session's sandbox."""
 
 from __future__ import annotations
 
 import base64
-import binascii
+import io
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import stat
+import zipfile
+import zlib
+from typing import Annotated, Any, Literal
 
-from .checked import Checked, wrong_type
-from .errors import APIError, invalid, unsupported
-from .skills import Skill, read_skills
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from .bodies import Body, at_most, clip, fault, kind, refuse
 
 FILES = 50
 FILE_LIMIT = 5 * 1024 * 1024  # bytes, decoded
@@ -21,171 +22,228 @@ TEXT_LIMIT = 64 * 1024  # bytes of one command, or of one variable: the kernel t
 ENV_LIMIT = 256 * 1024  # bytes of all variables
 WORKSPACE = "/workspace"
 
-
-@dataclass(frozen=True)
-class InlineFile:
-    path: str
-    data: bytes = field(repr=False)
-
-
-@dataclass(frozen=True)
-class SetupCommand:
-    command: str
-    cwd: str = WORKSPACE
+SKILLS = 16
+ARCHIVE_LIMIT = 5 * 1024 * 1024  # bytes, decoded
+CONTENT_LIMIT = 16 * 1024 * 1024  # bytes of one skill's files, unpacked
+SKILL_FILES = 256
+SKILL_MAIN = "SKILL.md"
 
 
-@dataclass(frozen=True)
-class Environment:
-    """What a sandbox is prepared with. There is never a network."""
-
-    files: tuple[InlineFile, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    setup_commands: tuple[SetupCommand, ...] = ()
-    skills: tuple[Skill, ...] = ()
+# Validators
 
 
-_MEMBERS = (
-    "type",
-    "capability_directories",
-    "env",
-    "environment_template_id",
-    "files",
-    "network",
-    "packages",
-    "plugins",
-    "setup_commands",
-    "skills",
-)
+def _decode(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise fault("invalid", f"expected a string, got {kind(value)}")
+    try:
+        return base64.b64decode(value, validate=True)
+    except ValueError:
+        raise fault("invalid", "not standard base64") from None
 
 
-def read_environment(body: Checked) -> Environment:
-    """Check `environment`. Raises APIError (400): `unsupported_or_invalid_configuration` for what needs a real Core."""
-    value = body.required("environment")
-    if not isinstance(value, dict):
-        raise wrong_type("environment", "an object", value)
-    kind = Checked(value, "environment", (*_MEMBERS, "workspace_directory"))
-    kind.required_text("type")
-    if kind.choice("type", ("none", "openai_hosted", "self_hosted")) != "openai_hosted":
-        raise unsupported("The embedded Core serves environments of type 'openai_hosted' alone.", "environment.type")
-    environment = Checked(value, "environment", _MEMBERS)
-    _refuse_unsupported(environment)
-    return Environment(
-        files=_read_files(environment),
-        env=_read_env(environment),
-        setup_commands=_read_commands(environment),
-        skills=read_skills(environment),
-    )
+def _check_size(data: bytes) -> bytes:
+    if len(data) > FILE_LIMIT:
+        raise fault("invalid", f"has {len(data)} bytes; at most {FILE_LIMIT} are accepted")
+    return data
 
 
-def _refuse_unsupported(environment: Checked) -> None:
-    if environment.text("environment_template_id") is not None:
-        raise unsupported("The embedded Core keeps no templates.", environment.at("environment_template_id"))
-    for member in ("plugins", "capability_directories"):
-        if environment.array(member):
-            raise unsupported(f"The embedded Core does not support {member} yet.", environment.at(member))
-    network = environment.object("network", ("access", "allowed_domains"))
-    if environment.get("network") is not None:
-        network.required_text("access")
-    network.array("allowed_domains")
-    if network.choice("access", ("enabled", "disabled", "restricted")) not in (None, "disabled"):
-        message = "The embedded Core's sandboxes have no network: use {'access': 'disabled'}."
-        raise unsupported(message, network.at("access"))
-    packages = environment.object("packages", ("npm", "python", "system"))
-    for member in ("npm", "python", "system"):
-        if packages.array(member):
-            message = "The embedded Core's sandboxes have no network to install packages over."
-            raise unsupported(message, packages.at(member))
+def _check_path(path: str) -> str:
+    parts = path.split("/")[2:]
+    if not path.startswith(f"{WORKSPACE}/"):
+        raise fault("invalid", f"expected an absolute path under {WORKSPACE}")
+    if "\\" in path or "\x00" in path:
+        raise fault("invalid", "must not contain a backslash or NUL")
+    if any(part in ("", ".", "..") for part in parts):
+        raise fault("invalid", "must not contain an empty, '.' or '..' component")
+    if len(path.encode()) > 1024 or any(len(part.encode()) > 255 for part in parts):
+        raise fault("invalid", "too long; at most 255 bytes a component and 1024 in total are accepted")
+    return path
 
 
-def _read_files(environment: Checked) -> tuple[InlineFile, ...]:
-    values = environment.array("files")
-    if len(values) > FILES:
-        raise invalid(f"At most {FILES} inline files are accepted, but got {len(values)}.", environment.at("files"))
-    files = tuple(_read_file(value, f"{environment.at('files')}[{index}]") for index, value in enumerate(values))
+def _check_files(files: list[InlineFile]) -> list[InlineFile]:
     total = sum(len(file.data) for file in files)
     if total > FILES_LIMIT:
-        message = f"The inline files hold {total} bytes; at most {FILES_LIMIT} are accepted in total."
-        raise invalid(message, environment.at("files"))
-    _refuse_clashes(files, environment.at("files"))
+        raise fault("invalid", f"the files have {total} bytes in total; at most {FILES_LIMIT} are accepted")
+    if _has_clash([file.path for file in files]):
+        raise fault("invalid", "two files have the same path, or one lies below the path of another")
     return files
 
 
-def _read_file(value: Any, path: str) -> InlineFile:
-    file = Checked.of(value, path, ("type", "path", "data", "file_id"))
-    file.required_text("type")
-    if file.choice("type", ("inline", "file_id")) == "file_id":
-        raise unsupported("The embedded Core keeps no uploaded files: send them inline.", file.at("type"))
-    file = Checked.of(value, path, ("type", "path", "data"))
-    name = file.required_text("path")
-    if problem := path_problem(name):
-        raise invalid(f"Invalid '{file.at('path')}': {problem}.", file.at("path"))
-    try:
-        data = base64.b64decode(file.required_text("data"), validate=True)
-    except (binascii.Error, ValueError):
-        raise invalid(f"'{file.at('data')}' is not standard base64.", file.at("data")) from None
-    if len(data) > FILE_LIMIT:
-        message = f"The file holds {len(data)} bytes; at most {FILE_LIMIT} are accepted."
-        raise invalid(message, file.at("data"))
-    return InlineFile(name, data)
+def _has_clash(paths: list[str]) -> bool:
+    """Return whether two files have the same path, or one needs a folder where another is."""
+    files = set(paths)
+    folders = {path[:end] for path in files for end, letter in enumerate(path) if letter == "/"}
+    return len(files) < len(paths) or bool(files & folders)
 
 
-def path_problem(path: str) -> str | None:
-    """Why a file can't be put at this path, or None."""
-    if not path.startswith(f"{WORKSPACE}/"):
-        return f"an absolute path under {WORKSPACE} is due"
-    if "\\" in path or "\x00" in path:
-        return "a backslash or NUL is not accepted"
-    parts = path.split("/")[2:]
-    if any(part in ("", ".", "..") for part in parts):
-        return "an empty, '.' or '..' component is not accepted"
-    if len(path.encode()) > 1024 or any(len(part.encode()) > 255 for part in parts):
-        return "a component is at most 255 bytes long, the path 1024"
-    return None
-
-
-def _refuse_clashes(files: tuple[InlineFile, ...], param: str) -> None:
-    """No two files at one path, and no file where another needs a folder."""
-    paths = {file.path for file in files}
-    if len(paths) < len(files):
-        raise invalid("Two files have the same path.", param)
-    for path in paths:
-        parts = path.split("/")
-        for depth in range(3, len(parts)):
-            if "/".join(parts[:depth]) in paths:
-                raise invalid("A file's path lies under the path of another file.", param)
-
-
-def _read_env(environment: Checked) -> dict[str, str]:
-    env = environment.mapping("env")
+def _check_env(env: Any) -> Any:
+    if not isinstance(env, dict):
+        return env  # pydantic refuses it
+    total = 0
     for name, value in env.items():
-        param = f"{environment.at('env')}.{name}"
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise invalid("A name in 'environment.env' is no name of an environment variable.", environment.at("env"))
+            raise fault("invalid", f"invalid name of an environment variable: '{clip(name)}'")
         if not isinstance(value, str):
-            raise wrong_type(param, "a string", value)
-        if len(name) + len(value.encode()) > TEXT_LIMIT:
-            raise invalid(f"A variable has at most {TEXT_LIMIT} bytes.", param)
-    if sum(len(name) + len(value.encode()) for name, value in env.items()) > ENV_LIMIT:
-        raise invalid(f"The variables have at most {ENV_LIMIT} bytes in total.", environment.at("env"))
+            raise fault("invalid", f"expected a string, got {kind(value)}", below=f".{clip(name)}")
+        size = len(name) + len(value.encode())
+        if size > TEXT_LIMIT:
+            raise fault("invalid", f"has {size} bytes; at most {TEXT_LIMIT} are accepted", below=f".{clip(name)}")
+        total += size
+    if total > ENV_LIMIT:
+        raise fault("invalid", f"the variables have {total} bytes in total; at most {ENV_LIMIT} are accepted")
     return env
 
 
-def _read_commands(environment: Checked) -> tuple[SetupCommand, ...]:
-    values = environment.array("setup_commands")
-    param = environment.at("setup_commands")
-    if len(values) > COMMANDS:
-        raise invalid(f"At most {COMMANDS} setup commands are accepted, but got {len(values)}.", param)
-    commands = []
-    for index, value in enumerate(values):
-        command = Checked.of(value, f"{param}[{index}]", ("command", "cwd"))
-        text = command.required_text("command")
-        if not text.strip():
-            raise APIError(400, "A setup command is blank.", code="invalid_request_error", param=command.at("command"))
-        if len(text.encode()) > TEXT_LIMIT:
-            message = f"A setup command has at most {TEXT_LIMIT} bytes: send it as a file."
-            raise invalid(message, command.at("command"))
-        cwd = command.text("cwd") or WORKSPACE
-        if not cwd.startswith("/"):
-            raise invalid(f"'{command.at('cwd')}' must be an absolute path.", command.at("cwd"))
-        commands.append(SetupCommand(text, cwd))
-    return tuple(commands)
+def _check_command(command: str) -> str:
+    if not command.strip():
+        raise fault("invalid", "must not be blank")
+    if len(command.encode()) > TEXT_LIMIT:
+        raise fault("invalid", f"larger than {TEXT_LIMIT} bytes; send it as a file")
+    return command
+
+
+def _check_folder(path: str) -> str:
+    if path and not path.startswith("/"):
+        raise fault("invalid", "expected an absolute path")
+    return path or WORKSPACE
+
+
+# Skills
+
+
+def unpack_skill(value: Any) -> tuple[tuple[str, bytes], ...]:
+    """Return the files of a ZIP archive in base64: path below the skill's folder, and content."""
+    archive = _decode(value)
+    if len(archive) > ARCHIVE_LIMIT:
+        raise fault("invalid", f"the archive has {len(archive)} bytes; at most {ARCHIVE_LIMIT} are accepted")
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+            files = _read_archive(opened)
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+        raise fault("invalid", f"not a readable ZIP archive: {clip(str(error))}") from None
+    top = {name.partition("/")[0] for name in files}
+    if SKILL_MAIN not in files and len(top) == 1:  # many programs that make archives put all files into one folder
+        files = {name.partition("/")[2]: data for name, data in files.items()}
+    if SKILL_MAIN not in files:
+        raise fault("invalid", f"the archive has no {SKILL_MAIN} at its top")
+    return tuple(files.items())
+
+
+def _read_archive(opened: zipfile.ZipFile) -> dict[str, bytes]:
+    entries = [entry for entry in opened.infolist() if not entry.is_dir()]
+    if len(entries) > SKILL_FILES:
+        raise fault("invalid", f"the archive has {len(entries)} files; at most {SKILL_FILES} are accepted")
+    names = [entry.filename for entry in entries]
+    files: dict[str, bytes] = {}
+    room = CONTENT_LIMIT
+    for entry in entries:
+        parts = entry.filename.split("/")
+        if any(part in ("", ".", "..") for part in parts) or "\\" in entry.filename or len(entry.filename) > 512:
+            raise fault("invalid", "the archive has a path that is too long or leads out of it")
+        if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG):
+            raise fault("invalid", "the archive has an entry that is not a regular file")
+        with opened.open(entry) as stream:
+            data = stream.read(room + 1)  # the sizes that an archive states can be wrong
+        room -= len(data)
+        if room < 0:
+            raise fault("invalid", f"the archive's files have more than {CONTENT_LIMIT} bytes")
+        files[entry.filename] = data
+    if _has_clash(names):
+        raise fault("invalid", "the archive has two entries at one path")
+    return files
+
+
+def _check_skill_name(name: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", name):
+        raise fault("invalid", "expected 1 to 64 lowercase letters, digits and hyphens")
+    return name
+
+
+def _check_description(text: str) -> str:
+    if not text.strip() or len(text) > 1024:
+        raise fault("invalid", "expected 1 to 1024 characters")
+    return text
+
+
+def _check_skills(skills: list[Skill]) -> list[Skill]:
+    if len({skill.name for skill in skills}) < len(skills):
+        raise fault("invalid", "two skills have the same name")
+    return skills
+
+
+# Shapes
+
+
+class InlineFile(Body):
+    """A file for the sandbox; `data` is decoded."""
+
+    type: Annotated[
+        Literal["inline", "file_id"], refuse("the embedded Core keeps no uploaded files; send them inline", "inline")
+    ]
+    path: Annotated[str, AfterValidator(_check_path)]
+    data: Annotated[bytes, BeforeValidator(_decode), AfterValidator(_check_size)] = Field(repr=False)
+
+
+class SetupCommand(Body):
+    """A shell command that runs once, before the first Turn."""
+
+    command: Annotated[str, AfterValidator(_check_command)]
+    cwd: Annotated[str, AfterValidator(_check_folder)] = WORKSPACE
+
+
+class _SkillSource(Body):
+    type: Literal["base64"]
+    media_type: Literal["application/zip"]
+    data: Annotated[tuple[tuple[str, bytes], ...], BeforeValidator(unpack_skill)] = Field(repr=False)
+
+
+class Skill(Body):
+    """A skill, unpacked: `source.data` are its files, `SKILL.md` among them."""
+
+    type: Annotated[
+        Literal["inline", "skill_reference"],
+        refuse("the embedded Core keeps no skills; send the skill's files inline", "inline"),
+    ]
+    name: Annotated[str, AfterValidator(_check_skill_name)]
+    description: Annotated[str, AfterValidator(_check_description)]
+    source: _SkillSource
+
+    def wire(self) -> dict[str, str]:
+        """Return the skill as a Session shows it."""
+        return {"type": "inline", "name": self.name, "description": self.description}
+
+
+_NoPackages = Annotated[list[Any], refuse("sandboxes have no network to install packages over")]
+_NotSupported = Annotated[list[Any], refuse("not supported by the embedded Core")]
+
+
+class _Network(Body):
+    access: Annotated[
+        Literal["enabled", "disabled", "restricted"],
+        refuse("sandboxes have no network; use {'access': 'disabled'}", "disabled"),
+    ]
+    allowed_domains: list[Any] = []
+
+
+class _Packages(Body):
+    npm: _NoPackages = []
+    python: _NoPackages = []
+    system: _NoPackages = []
+
+
+class Environment(Body):
+    """What a sandbox is prepared with. It never has a network."""
+
+    type: Annotated[
+        Literal["none", "openai_hosted", "self_hosted"],
+        refuse("the embedded Core only serves environments of type 'openai_hosted'", "openai_hosted"),
+    ]
+    capability_directories: _NotSupported = []
+    env: Annotated[dict[str, str], BeforeValidator(_check_env)] = {}
+    environment_template_id: Annotated[str | None, refuse("the embedded Core keeps no templates")] = None
+    files: Annotated[list[InlineFile], at_most(FILES), AfterValidator(_check_files)] = []
+    network: _Network | None = None
+    packages: _Packages = _Packages()
+    plugins: _NotSupported = []
+    setup_commands: Annotated[list[SetupCommand], at_most(COMMANDS)] = []
+    skills: Annotated[list[Skill], at_most(SKILLS), AfterValidator(_check_skills)] = []

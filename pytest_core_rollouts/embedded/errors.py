@@ -1,4 +1,4 @@
-"""What the embedded Core answers when a request can't be served: one exception, one JSON shape."""
+"""Error responses of the embedded Core: one exception, one JSON shape."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class APIError(Exception):
-    """An error answer: `{"error": {"type", "message", "code", "param"}}` with its HTTP status."""
+    """An error response: `{"error": {"type", "message", "code", "param"}}` with its HTTP status."""
 
     def __init__(
         self,
@@ -27,31 +27,36 @@ class APIError(Exception):
         self.headers = headers or {}
 
     def body(self) -> dict[str, Any]:
+        """Return the response's JSON."""
         return {"error": {"type": self.type, "message": self.message, "code": self.code, "param": self.param}}
 
 
 def invalid(message: str, param: str | None = None) -> APIError:
-    """The request breaks the API's own rules."""
+    """Return the error of a request that breaks the API's rules."""
     return APIError(400, message, code="invalid_request_error", param=param)
 
 
 def unsupported(message: str, param: str | None = None) -> APIError:
-    """A request that another Core may serve and this one cannot."""
+    """Return the error of a request that another Core may serve, but this one can't."""
     return APIError(400, message, code="unsupported_or_invalid_configuration", param=param)
 
 
 def not_found() -> APIError:
-    return APIError(404, "Resource not found.", type="not_found_error", code="not_found_error")
+    """Return the 404 error of an unknown id."""
+    return APIError(404, "Not found.", type="not_found_error", code="not_found_error")
 
 
 def conflict(message: str, code: str = "conflict_error") -> APIError:
+    """Return the 409 error of a request that does not fit the present state."""
     return APIError(409, message, type="conflict_error", code=code)
 
 
 def no_such_operation() -> APIError:
-    return APIError(404, "This API operation is not supported.", code="unsupported_operation")
+    """Return the 404 error of an unknown path."""
+    return APIError(404, "No such operation of the Agents API.", code="unsupported_operation")
 
 
 def method_not_allowed(allow: str) -> APIError:
-    message = "This API method is not supported."
+    """Return the 405 error; `allow` lists the methods that the path has."""
+    message = "This method is not supported here; the Allow header names those that are."
     return APIError(405, message, code="unsupported_operation", headers={"Allow": allow})

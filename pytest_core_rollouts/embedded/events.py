@@ -1,4 +1,4 @@
-"""A Session's live events: published to whoever listens now, as server-sent events; nothing is kept or replayed."""
+"""A Session's live events as server-sent events, for present subscribers only; nothing is kept or replayed."""
 
 from __future__ import annotations
 
@@ -19,36 +19,37 @@ _KEEPALIVE = b": keepalive\n\n"
 
 
 class EventBus:
-    """One Session's listeners. Publishing never waits for one: who falls behind is cut off."""
+    """One Session's subscribers. Publishing never waits: a subscriber that falls behind is disconnected."""
 
     def __init__(self) -> None:
         self._streams: set[EventStream] = set()
 
     @property
-    def listened_to(self) -> bool:
-        """Whether anyone would see an event published now."""
+    def has_subscribers(self) -> bool:
+        """Whether anyone is subscribed."""
         return bool(self._streams)
 
     def publish(self, type: str, members: Mapping[str, Any]) -> None:
+        """Send an event to the present subscribers."""
         if self._streams:
             frame = _frame(type, {"event_id": new_id("evt"), "type": type, **members})
             for stream in tuple(self._streams):
                 stream.put(type, frame)
 
     def subscribe(self, ends_at: Callable[[str], bool] = lambda _: False) -> EventStream:
-        """A stream of what is published from now on. It closes after the first event for which `ends_at(type)`."""
+        """Return a stream of the events published from now on. It closes after the first with `ends_at(type)`."""
         stream = EventStream(self._streams.discard, ends_at)
         self._streams.add(stream)
         return stream
 
     def close(self) -> None:
-        """End every stream once it has sent what it holds."""
+        """End every stream after the events that it still holds."""
         for stream in tuple(self._streams):
             stream.close()
 
 
 class EventStream:
-    """One listener's frames, bounded. Iterate it once; stopping to iterate unsubscribes."""
+    """One subscriber's frames, bounded. Iterate `frames` once; ending the iteration unsubscribes."""
 
     def __init__(self, unsubscribe: Callable[[EventStream], None], ends_at: Callable[[str], bool]) -> None:
         self._unsubscribe = unsubscribe
@@ -59,6 +60,7 @@ class EventStream:
         self._changed = asyncio.Event()
 
     def put(self, type: str, frame: bytes) -> None:
+        """Add a frame; if there is no room, add an error instead and close."""
         if self._closed:
             return
         full = len(self._frames) >= BUFFERED_EVENTS or (self._bytes > 0 and self._bytes + len(frame) > BUFFERED_BYTES)
@@ -71,12 +73,13 @@ class EventStream:
         self._changed.set()
 
     def close(self) -> None:
+        """End the stream after the frames that it still holds."""
         self._closed = True
         self._unsubscribe(self)
         self._changed.set()
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """The bytes of the response, keepalive comments included, to the end of the stream."""
+        """Yield the response's bytes, keepalive comments included, to the end of the stream."""
         try:
             yield _CONNECTED
             while True:
@@ -106,7 +109,7 @@ _INTERRUPTED = _frame(
         "error": {
             "type": "server_error",
             "code": "stream_interrupted",
-            "message": "The reader fell behind the live events; subscribe again and read the Session's Items.",
+            "message": "The client read too slowly; subscribe again and read the Session's Items.",
         },
     },
 )

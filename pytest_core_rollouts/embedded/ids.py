@@ -1,4 +1,4 @@
-"""Ids: unique, not secret (the key guards everything), and cheap, for every request has one."""
+"""Ids: unique and cheap, because every request gets one. They are not secret: access needs the API key."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _random = random.Random()
 
 
 def new_uuid() -> str:
-    """A random UUID, without asking the kernel each time."""
+    """Return a random UUID; without a system call, unlike uuid4."""
     return str(uuid.UUID(int=_random.getrandbits(128), version=4))
 
 
 def new_id(prefix: str) -> str:
-    """`prefix_` and 32 hex digits."""
+    """Return `prefix`, an underscore and 32 hex digits."""
     return f"{prefix}_{_random.getrandbits(128):032x}"

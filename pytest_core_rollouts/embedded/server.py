@@ -20,8 +20,7 @@ from typing import Any, cast
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .app import make_app
-from .gate import Gate
+from .app import AuthMiddleware, make_app
 from .model import ModelSettings
 from .sandbox import Isolation, SandboxUnavailable
 from .sessions import Runtime
@@ -89,10 +88,10 @@ async def _serve(settings: Settings, isolation: Isolation, ready: Callable[[], N
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(4 * cores, thread_name_prefix="files"))
     store = Store(_make_runtime(isolation, Path(settings.scratch), cores, settings.model))
-    gate = make_app(store, settings.api_key, settings.default_harness)
+    auth = make_app(store, settings.api_key, settings.default_harness)
     config = uvicorn.Config(
-        gate,
-        http=cast("type[asyncio.Protocol]", partial(_Connection, Strangers(), gate)),
+        auth,
+        http=cast("type[asyncio.Protocol]", partial(_Connection, Strangers(), auth)),
         access_log=False,
         backlog=1024,
         date_header=False,
@@ -165,10 +164,10 @@ def _most_strangers() -> int:
 class _Connection(H11Protocol):
     """uvicorn's, which is a stranger until a request shows the key."""
 
-    def __init__(self, strangers: Strangers, gate: Gate, *arguments: Any, **options: Any) -> None:
+    def __init__(self, strangers: Strangers, auth: AuthMiddleware, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._strangers = strangers
-        self._gate = gate
+        self._auth = auth
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -176,7 +175,7 @@ class _Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self in self._strangers and self._gate.has_key(self.headers or ()):
+        if self in self._strangers and self._auth.has_key(self.headers or ()):
             self._strangers.discard(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,4 +1,4 @@
-"""A Session's life: prepared, then idle, a Turn at a time, deleted. All state changes on the event loop's thread.
+"""A Session: prepared, then idle, one Turn at a time, deleted. All state changes on the event loop's thread.
 
 created ──prepare──> ready ──input──> Turn queued ──> in_progress ──> completed | failed | cancelled ──> ready ...
    └──> failed (no Turn)
@@ -10,58 +10,68 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from .artifacts import Artifact, capture
-from .creation import CreateRequest
 from .environment import Environment, SetupCommand
 from .errors import conflict
 from .events import EventBus
 from .harnesses import Harness, Job, TurnFailed, Usage
 from .ids import new_uuid
-from .inputs import Message
 from .model import CaptureFailed, MissingLabel, ModelProxy, ModelSettings, TurnLabels
+from .requests import CreateRequest
 from .sandbox import Isolation, OutputsRejected, Sandbox, SandboxFailed
-from .trajectory import Item
-from .turns import Turn, total_usage
-from .wire import agent_wire, environment_wire
+from .trajectory import Item, Message
+from .turns import Artifact, Turn, capture_artifacts, total_usage
+
+T = TypeVar("T")
 
 INPUT_DEADLINE_S = 300.0  # how long input may wait for its Environment
 
 _PENDING = "Earlier input to this Session is still pending."
 _BUSY = "The Turn cannot accept this input in its current state."
-_NOT_DELETABLE = "session must be durably idle or failed without required actions before deletion"
+_NOT_DELETABLE = "A Session can't be deleted while a Turn is running or input is pending; cancel first."
 
 logger = logging.getLogger(__name__)
 
 
 class EnvironmentFailed(Exception):
-    """A sandbox could not be prepared; str: why, for the Session's `error`."""
+    """A sandbox could not be prepared; str: the reason, for the Session's `error`."""
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """What all Sessions share. Work that needs the machine waits for a slot, so that Sessions may be many."""
+    """What all Sessions share. Work that loads the machine waits for a slot, so there can be many Sessions."""
 
     isolation: Isolation
     artifacts: Path  # a folder for each Session
     writing: asyncio.Semaphore  # sandboxes whose files are being written
     preparing: asyncio.Semaphore  # sandboxes that run setup commands
-    running: asyncio.Semaphore  # sandboxes that run a Turn without a model: it is all their own work
-    thinking: asyncio.Semaphore  # sandboxes that run a Turn with a model, for which they mostly wait
+    running: asyncio.Semaphore  # sandboxes that run a Turn without a model, which uses the CPU all the time
+    thinking: asyncio.Semaphore  # sandboxes that run a Turn with a model, which mostly waits for the model
     model: ModelSettings = field(default_factory=ModelSettings)
 
     def slots(self, harness: Harness) -> asyncio.Semaphore:
-        """Where a Turn of this harness queues."""
+        """Return the slots that a Turn of this harness waits for."""
         return self.thinking if harness.protocols else self.running
 
 
+async def _run_in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Run a function in a thread. If cancelled, wait for its end first: it writes files that are removed next."""
+    work = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        work.exception()  # marks it as read
+        raise
+
+
 class Session:
-    """One Session. Its public methods never block, except for `admit` while the sandbox is being prepared."""
+    """One Session. Public methods return at once, except `admit`, which waits while the sandbox is being prepared."""
 
     def __init__(self, request: CreateRequest, runtime: Runtime) -> None:
         self.id = new_uuid()
@@ -70,7 +80,8 @@ class Session:
         self.created_at = self.last_active_at = int(time.time())
         self.metadata: Mapping[str, str] = request.metadata
         self.files = tuple((new_uuid(), file.path, len(file.data)) for file in request.environment.files)
-        self.request = replace(request, environment=replace(request.environment, files=()))  # their bytes are not kept
+        environment = request.environment.model_copy(update={"files": []})  # does not keep the files' bytes in memory
+        self.request = replace(request, environment=environment)
         self.turns: list[Turn] = []
         self.items: list[Item] = []
         self.artifacts: list[Artifact] = []
@@ -82,10 +93,10 @@ class Session:
         self._pending: tuple[Message, ...] = request.messages
         self._prepared = asyncio.Event()
         self._sandbox: Sandbox | None = None
-        self._memory: dict[str, Any] = {}  # the harness's own
-        self._task: asyncio.Task[None] | None = None  # what the Session is at: preparing or a Turn
+        self._memory: dict[str, Any] = {}  # what the harness keeps from Turn to Turn
+        self._task: asyncio.Task[None] | None = None  # prepares the sandbox or runs a Turn
 
-    # What the API shows
+    # State
 
     @property
     def turn(self) -> Turn | None:
@@ -107,27 +118,27 @@ class Session:
     def deletable(self) -> bool:
         return not self._pending and (self.turn is None or self.turn.ended)
 
-    # What the API asks for
+    # Requests
 
     def start(self, environment: Environment) -> None:
-        """Prepare the sandbox; initial input starts the first Turn when that is done."""
+        """Start to prepare the sandbox. The first Turn starts after that if the creation had input."""
         self._publish_session("created")
         self._publish_environment("pending")
         self._task = asyncio.create_task(self._prepare(environment))
 
     async def admit(self, messages: tuple[Message, ...]) -> None:
-        """Start a Turn with these messages; while the sandbox is being prepared, wait for it.
+        """Start a Turn with these messages; if the sandbox is being prepared, wait for it first.
 
-        Raises APIError (409) when input is pending, a Turn is under way or the Environment failed.
+        Raises APIError (409) if input is pending, a Turn is running or the Environment failed.
         """
         if self.failure is not None:
-            raise conflict("the hosted environment failed to provision")
+            raise conflict("The environment failed; create another Session.")
         if self._pending:
             raise conflict(_PENDING)
         if self.turn and not self.turn.ended:
             raise conflict(_BUSY)
         if self._prepared.is_set():
-            self._begin_turn(messages)
+            self._start_turn(messages)
             return
         self._pending = messages
         await self._prepared.wait()
@@ -136,9 +147,9 @@ class Session:
 
     @contextmanager
     def admission(self, key: str | None, digest: str) -> Iterator[bool]:
-        """Around the admission of a batch: whether it is new. Its key is forgotten when the batch is refused.
+        """Enter this around the admission of a batch; the value is whether it is new. A refused batch frees its key.
 
-        Raises APIError (409) when `key` came with another batch before.
+        Raises APIError (409) if `key` was used with another batch.
         """
         if key is not None and key in self._batches:
             if self._batches[key] != digest:
@@ -155,9 +166,9 @@ class Session:
             raise
 
     def cancel(self) -> None:
-        """Ask the Turn to stop; without one nothing happens.
+        """Stop the running Turn, if there is one.
 
-        Raises APIError (409) while input waits for its sandbox.
+        Raises APIError (409) while input waits for the sandbox.
         """
         if self._pending:
             raise conflict(_PENDING)
@@ -170,11 +181,12 @@ class Session:
         self._task.cancel()
 
     def check_deletable(self) -> None:
+        """Raise APIError (409) if input is pending or a Turn is running."""
         if not self.deletable:
             raise conflict(_NOT_DELETABLE)
 
     async def destroy(self) -> None:
-        """Stop all work, close the streams, remove sandbox and Artifacts. Repeatable."""
+        """Stop all work, close the streams, remove sandbox and Artifacts. A second call does nothing more."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -183,7 +195,7 @@ class Session:
         await asyncio.to_thread(self._remove)
 
     def kill(self) -> None:
-        """Kill the sandbox's processes, now."""
+        """Kill the sandbox's processes."""
         if self._sandbox is not None:
             self._sandbox.kill()
 
@@ -208,11 +220,11 @@ class Session:
             messages, self._pending = self._pending, ()
             self._prepared.set()
             if messages:
-                self._begin_turn(messages)
+                self._start_turn(messages)
 
     async def _prepare_sandbox(self, environment: Environment) -> None:
         async with self._runtime.writing:
-            self._sandbox = sandbox = await asyncio.to_thread(self._make_sandbox, environment)
+            sandbox = await _run_in_thread(self._make_sandbox, environment)
         if environment.setup_commands:
             async with self._runtime.preparing:
                 for index, command in enumerate(environment.setup_commands):
@@ -220,11 +232,11 @@ class Session:
 
     def _make_sandbox(self, environment: Environment) -> Sandbox:
         isolation = self._runtime.isolation
-        sandbox = Sandbox(isolation, isolation.sessions / self.id)
+        self._sandbox = sandbox = Sandbox(isolation, isolation.sessions / self.id)  # removed even if the rest fails
         sandbox.write_files((file.path, file.data) for file in environment.files)
         folder = self.request.harness.skills_folder
         for skill in environment.skills:
-            sandbox.write_home((f"{folder}/{skill.name}/{name}", data) for name, data in skill.files)
+            sandbox.write_home((f"{folder}/{skill.name}/{name}", data) for name, data in skill.source.data)
         return sandbox
 
     async def _set_up(self, sandbox: Sandbox, index: int, command: SetupCommand) -> None:
@@ -234,9 +246,9 @@ class Session:
         except (SandboxFailed, OSError) as error:
             raise EnvironmentFailed(f"setup_commands[{index}] could not be run: {error}") from error
         if done.returncode or done.killed:
-            said = done.output.decode("utf-8", "replace").strip()[-500:] or "(no output)"
+            output = done.output.decode("utf-8", "replace").strip()[-500:] or "(no output)"
             how = done.killed or f"exit status {done.returncode}"
-            raise EnvironmentFailed(f"setup_commands[{index}] failed ({how}): {said}")
+            raise EnvironmentFailed(f"setup_commands[{index}] failed ({how}): {output}")
 
     def _fail(self, reason: str) -> None:
         self.failure = reason
@@ -253,7 +265,7 @@ class Session:
 
     # Turns
 
-    def _begin_turn(self, messages: tuple[Message, ...]) -> None:
+    def _start_turn(self, messages: tuple[Message, ...]) -> None:
         turn = Turn(self.id, self.agent_id, self.items, self._publish)
         self.turns.append(turn)
         self._touch()
@@ -281,8 +293,8 @@ class Session:
                 turn.start()
                 self._publish_turn("in_progress", turn)
                 turn.usage = await self._run_harness(turn, job, sandbox)
-                turn.settling = True  # from here on completion wins over a cancellation
-                artifacts = await asyncio.to_thread(self._capture, turn, sandbox)
+                turn.settling = True  # from here on the Turn completes even if it is cancelled
+                artifacts = await _run_in_thread(self._capture, turn, sandbox)
         except asyncio.CancelledError:
             sandbox.kill()
             if not turn.cancelling:
@@ -305,7 +317,7 @@ class Session:
             self._end_turn(turn, "completed")
 
     async def _run_harness(self, turn: Turn, job: Job, sandbox: Sandbox) -> Usage | None:
-        """The harness's work; with a proxy to its model, where it asks one."""
+        """Run the harness, with a proxy to its model if it uses one. Returns the tokens used."""
         harness, provider = self.request.harness, self.request.model_provider
         if provider is None or not harness.protocols:
             return await harness.run(job, sandbox, turn.trajectory)
@@ -313,8 +325,7 @@ class Session:
         labels = TurnLabels(session_id=self.id, turn_id=turn.id, rollout_id=rollout_id, sample=sample)
         listener, path = sandbox.listen("model.sock")
         try:
-            spoke = len(self.turns) > 1
-            proxy = ModelProxy(listener, path, provider, self._runtime.model, labels, replied=spoke)
+            proxy = ModelProxy(listener, path, provider, self._runtime.model, labels, replied=len(self.turns) > 1)
         except MissingLabel as missing:
             listener.close()
             raise TurnFailed("invalid_request", f"A parameter for the model can't be filled in: {missing}.") from None
@@ -323,7 +334,9 @@ class Session:
 
     def _capture(self, turn: Turn, sandbox: Sandbox) -> list[Artifact]:
         folder = self._runtime.artifacts / self.id / turn.id
-        return capture(sandbox, folder, session_id=self.id, environment_id=self.environment_id, turn_id=turn.id)
+        return capture_artifacts(
+            sandbox, folder, session_id=self.id, environment_id=self.environment_id, turn_id=turn.id
+        )
 
     def _end_turn(self, turn: Turn, status: str, code: str | None = None, message: str = "") -> None:
         turn.end(status, {"code": code, "message": message} if code else None)
@@ -337,11 +350,11 @@ class Session:
         self.bus.publish(type, {"session_id": self.id, **members})
 
     def _publish_session(self, state: str) -> None:
-        if self.bus.listened_to:
+        if self.bus.has_subscribers:
             self.bus.publish(f"agent.session.{state}", {"session": self.wire()})
 
     def _publish_turn(self, state: str, turn: Turn, **members: Any) -> None:
-        if self.bus.listened_to:
+        if self.bus.has_subscribers:
             self._publish(f"agent.session.turn.{state}", {"turn_id": turn.id, "turn": turn.wire(), **members})
 
     def _publish_environment(self, status: str, error: Mapping[str, str] | None = None) -> None:
@@ -357,21 +370,50 @@ class Session:
             self._sandbox.destroy()
         shutil.rmtree(self._runtime.artifacts / self.id, ignore_errors=True)
 
-    # Shapes
+    # The API's shapes
 
     def wire(self) -> dict[str, Any]:
-        """The API's Session; times are Unix seconds."""
+        """Return the API's Session; times are Unix seconds."""
         return {
             "id": self.id,
             "object": "agent.session",
             "status": self.status,
             "error": self.error,
-            "agent": agent_wire(self.agent_id, self.request),
-            "environment": environment_wire(self.environment_id, self.files, self.request.environment.skills),
+            "agent": self._agent_wire(),
+            "environment": self._environment_wire(),
             "metadata": self.metadata,
             "required_actions": [],
             "usage": total_usage(self.turns),
             "vault_ids": [],
             "created_at": self.created_at,
             "last_active_at": self.last_active_at,
+        }
+
+    def _agent_wire(self) -> dict[str, Any]:
+        """Return the Session's `agent`. `harness_config` and the model's endpoint are write-only."""
+        request = self.request
+        return {
+            "id": self.agent_id,
+            "name": None,
+            "model": request.model,
+            "instructions": request.instructions,
+            "multi_agent": {"enabled": False, "max_concurrent_subagents": None},
+            "reasoning": {"effort": None, "summary": None},
+            "service_tier": "auto",
+            "text": {"format": {"type": "text"}, "verbosity": request.verbosity},
+            "tools": [],
+            "x_agents_core": {"harness": request.harness.name},
+        }
+
+    def _environment_wire(self) -> dict[str, Any]:
+        files = [{"id": id, "type": "inline", "path": path, "size_bytes": size} for id, path, size in self.files]
+        return {
+            "id": self.environment_id,
+            "type": "openai_hosted",
+            "capability_directories": [],
+            "files": files,
+            "network": {"access": "disabled", "allowed_domains": []},
+            "packages": {"npm": [], "python": [], "system": []},
+            "plugins": [],
+            "skills": [skill.wire() for skill in self.request.environment.skills],
         }

@@ -1,4 +1,4 @@
-"""All Sessions of this Core: created once for each idempotency key, listed, deleted."""
+"""All Sessions of this Core: create them (once for each idempotency key), list and delete them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from .creation import CreateRequest
 from .errors import conflict, not_found
+from .requests import CreateRequest
 from .sessions import Runtime, Session
 
 logger = logging.getLogger(__name__)
@@ -26,9 +26,9 @@ class Store:
     def create(
         self, request: CreateRequest, key: str | None, on_new: Callable[[Session], None] = lambda _: None
     ) -> Session:
-        """A new Session, prepared in the background; or the one that `key` and the same request made before.
+        """Return a new Session, prepared in the background, or the one that this `key` and request created before.
 
-        `on_new` is called with a new Session before anything happens in it. Raises APIError (409) when `key` came with
+        `on_new` is called with a new Session before its first event. Raises APIError (409) if `key` was used with
         another request, or its Session was deleted.
         """
         if key is not None and key in self._created:
@@ -47,17 +47,18 @@ class Store:
         return session
 
     def get(self, session_id: str) -> Session:
-        """Raises APIError (404)."""
+        """Return the Session with this id. Raises APIError (404)."""
         try:
             return self._sessions[session_id]
         except KeyError:
             raise not_found() from None
 
     def all(self) -> list[Session]:
+        """Return the Sessions that are not deleted, oldest first."""
         return list(self._sessions.values())
 
     def delete(self, session_id: str) -> None:
-        """Delete a Session; its sandbox and Artifacts are removed in the background. A repeat changes nothing.
+        """Delete a Session; its sandbox and Artifacts are removed in the background. A second call does nothing.
 
         Raises APIError: 404, or 409 while the Session is busy.
         """
@@ -72,10 +73,10 @@ class Store:
         cleanup.add_done_callback(self._cleanups.discard)
 
     async def close(self) -> None:
-        """Kill everything that runs, end every stream, and wait until the cleaning up is done."""
+        """Kill all sandboxes, end every stream, and wait until everything is removed."""
         for session in self._sessions.values():
             session.kill()
         endings = [*(session.destroy() for session in self._sessions.values()), *self._cleanups]
         for failure in await asyncio.gather(*endings, return_exceptions=True):
             if failure is not None:
-                logger.error("a Session was not cleaned up: %s", failure)
+                logger.error("a Session was not removed: %s", failure)

@@ -1,14 +1,14 @@
-"""A Turn's Items: what the user said and what the agent did, in the wire's shapes, announced as they happen."""
+"""A Turn's Items: the user's messages and what the agent did, in the API's shapes, published as they happen."""
 
 from __future__ import annotations
 
 import codecs
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from .ids import new_id
-from .inputs import Message
 
 Item = dict[str, Any]
 Publish = Callable[[str, Mapping[str, Any]], None]
@@ -19,8 +19,19 @@ _TURN = "agent.session.turn"
 _IN_PROGRESS, _COMPLETED, _FAILED, _INCOMPLETE = "in_progress", "completed", "failed", "incomplete"
 
 
+@dataclass(frozen=True)
+class Message:
+    """One user message: its text parts in order."""
+
+    parts: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return "\n\n".join(self.parts)
+
+
 class Trajectory:
-    """Writes one Turn's Items into its Session's list. A harness reports here, from the event loop's thread alone."""
+    """Writes one Turn's Items into its Session's list. Harnesses call it, only on the event loop's thread."""
 
     def __init__(self, turn_id: str, items: list[Item], publish: Publish) -> None:
         self._turn_id = turn_id
@@ -30,14 +41,14 @@ class Trajectory:
         self._open: list[Item] = []
 
     def user(self, message: Message) -> None:
-        """A message of the user; complete from the start and without an output index."""
+        """Add a user message; it is complete from the start and has no output index."""
         content = [{"type": "input_text", "text": part} for part in message.parts]
         item = {**self._message("user", content), "status": _COMPLETED}
         self._items.append(item)
         self._announce("item.added", item=item, output_index=None)
 
     def assistant(self, text: str, *, phase: str | None = "final_answer") -> None:
-        """A complete message of the agent; `phase`: "commentary", "final_answer" or None (not known)."""
+        """Add a complete message of the agent; `phase`: "commentary", "final_answer" or None (not known)."""
         item = {**self._message("assistant", []), "phase": phase}
         index = self._add(item)
         where = {"item_id": item["id"], "output_index": index, "content_index": 0}
@@ -50,7 +61,7 @@ class Trajectory:
         self._close(item, index, _COMPLETED)
 
     def reasoning(self, text: str) -> None:
-        """A complete summary of what the agent thought."""
+        """Add a complete summary of the agent's reasoning."""
         item = {**self._base("reasoning"), "summary": []}
         index = self._add(item)
         where = {"item_id": item["id"], "output_index": index, "summary_index": 0}
@@ -63,13 +74,13 @@ class Trajectory:
         self._close(item, index, _COMPLETED)
 
     def call(self, name: str, arguments: Any, *, call_id: str | None = None) -> Call:
-        """A call, just begun, of one of the agent's own tools other than its shell."""
+        """Add a call that the agent has just made of one of its tools other than the shell."""
         call_id = call_id or new_id("call")
         item = {**self._base("function_call"), "name": name, "arguments": arguments, "call_id": call_id}
         return Call(self, item, self._add(item))
 
     def command(self, command: str, *, cwd: str = "/workspace") -> Command:
-        """A command that the agent has just started."""
+        """Add a command that the agent has just started."""
         item = {
             **self._base("command_execution"),
             "command": command,
@@ -81,7 +92,7 @@ class Trajectory:
         return Command(self, item, self._add(item))
 
     def interrupt(self) -> None:
-        """The Turn ends: what is unfinished stays, marked incomplete."""
+        """Mark unfinished Items as incomplete, because the Turn ends."""
         for item in self._open:
             item["status"] = _INCOMPLETE
         self._open.clear()
@@ -109,7 +120,7 @@ class Trajectory:
 
 
 class Call:
-    """A call of a tool, until its result is there."""
+    """A tool call that has no result yet."""
 
     def __init__(self, trajectory: Trajectory, item: Item, index: int) -> None:
         self._trajectory = trajectory
@@ -117,7 +128,7 @@ class Call:
         self._index = index
 
     def finish(self, output: str | None, *, error: str | None = None) -> None:
-        """The call's end: the Item of the call is complete, and one of its result follows where there is any."""
+        """Complete the call's Item, and add an Item for its result if it has an output or an error."""
         trajectory, call = self._trajectory, self._item
         status = _COMPLETED if error is None else _FAILED
         trajectory._close(call, self._index, status)
@@ -130,26 +141,26 @@ class Call:
 
 
 class Command:
-    """A command that runs: its output as it comes, then its end."""
+    """A running command: publishes its output, then completes its Item."""
 
     def __init__(self, trajectory: Trajectory, item: Item, index: int) -> None:
         self._trajectory = trajectory
         self._item = item
         self._index = index
         self._started = time.monotonic()
-        self._heard = 0
+        self._received = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def output(self, data: bytes) -> None:
-        """More output, for listeners, up to a limit; the finished Item's `output` is what counts."""
-        self._heard += len(data)
-        if self._heard <= DELTA_LIMIT and (delta := self._decoder.decode(data)):
+        """Publish more output, up to a limit. Only `finish` sets the Item's `output`."""
+        self._received += len(data)
+        if self._received <= DELTA_LIMIT and (delta := self._decoder.decode(data)):
             members = {"item_id": self._item["id"], "output_index": self._index, "delta": delta}
             turn = {"turn_id": self._item["turn_id"]}
             self._trajectory._publish("agent.output.command_execution_output.delta", {**turn, **members})
 
     def finish(self, output: bytes, exit_code: int, *, truncated: bool = False) -> None:
-        """The command's end; `truncated`: there was more output than is given."""
+        """Complete the command's Item. `truncated`: there was more output than `output`."""
         cut = f"\n[cut after {len(output)} bytes]\n" if truncated else ""
         self._item["output"] = output.decode("utf-8", "replace") + cut
         self._item["exit_code"] = exit_code

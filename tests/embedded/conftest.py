@@ -10,7 +10,7 @@ import pytest
 from pytest_core_rollouts.embedded.launch import EmbeddedCore, EmbeddedCoreError
 from pytest_core_rollouts.embedded.sandbox import Isolation, Sandbox
 from tests.support.sandboxes import new_sandbox
-from tests.support.wire import Wire
+from tests.support.wire import Wire, session_ids
 
 
 @pytest.fixture(scope="session")
@@ -33,8 +33,14 @@ def core_wire(core: EmbeddedCore) -> Iterator[Wire]:
 
 
 @pytest.fixture
-def wire(core_wire: Wire) -> Wire:
-    return core_wire
+def wire(core_wire: Wire) -> Iterator[Wire]:
+    """The shared Core's client; every test must delete the Sessions that it creates, as others list and count them."""
+    before = session_ids(core_wire)
+    yield core_wire
+    left = session_ids(core_wire) - before
+    for session_id in left:
+        core_wire.end(session_id)
+    assert not left, f"the test did not delete its Sessions: {left}"
 
 
 @pytest.fixture(scope="session")

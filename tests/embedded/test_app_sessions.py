@@ -274,7 +274,9 @@ def test_the_same_key_and_body_make_one_session(wire: Wire) -> None:
     again = wire.create("echo once", key="same-1", metadata={"b": "2", "a": "1"})
     assert again["id"] == first["id"]
     assert len(wire.ok("GET", f"/sessions/{first['id']}/turns")["data"]) == 1
-    assert wire.create("echo once", key="same-2")["id"] != first["id"]
+    other = wire.create("echo once", key="same-2")
+    assert other["id"] != first["id"]
+    wire.end(other["id"])
     body = {"environment": HOSTED, "agent": oracle("echo other"), "input": "do it"}
     error = wire.refused(409, "POST", "/sessions", json=body, headers={"Idempotency-Key": "same-1"})
     assert (error["type"], error["code"]) == ("conflict_error", "idempotency_conflict")
@@ -380,8 +382,6 @@ def test_an_artifact_can_be_read_and_deleted(wire: Wire) -> None:
     content = wire.call("GET", f"{base}/{artifact['id']}/content")
     assert content.headers["Content-Type"] == "application/octet-stream"
     assert int(content.headers["Content-Length"]) == artifact["size_bytes"] == len(content.content)
-    assert wire.ok("GET", f"{base}?environment_id={artifact['environment_id']}")["data"] == [artifact]
-    assert wire.ok("GET", f"{base}?environment_id=other")["data"] == []
     assert wire.ok("DELETE", f"{base}/{artifact['id']}")["object"] == "agent.session.artifact.deleted"
     wire.refused(404, "DELETE", f"{base}/{artifact['id']}")
     wire.refused(404, "GET", f"{base}/{artifact['id']}/content")

@@ -1,24 +1,25 @@
-"""What the wire can't be made to show quickly: the deadline of waiting input, and faults of this machine."""
+"""Sessions in the test's own process: the deadline of waiting input, and faults of this machine."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_core_rollouts.embedded import sessions
-from pytest_core_rollouts.embedded.creation import read_creation
 from pytest_core_rollouts.embedded.harnesses import HARNESSES
-from pytest_core_rollouts.embedded.sandbox import Isolation
+from pytest_core_rollouts.embedded.requests import read_creation
+from pytest_core_rollouts.embedded.sandbox import Isolation, Sandbox
 from pytest_core_rollouts.embedded.sessions import Runtime, Session
 from tests.support.wire import HOSTED, oracle
 
 
 def _run(artifacts: Path, body: dict[str, Any], then: Callable[[Session], Awaitable[None]]) -> Session:
-    """A Session in this process's own loop; destroyed when `then` is through."""
+    """Run a Session in this process; destroy it after `then`, and check that its folder is gone."""
     isolation = Isolation.probe()
 
     async def main() -> Session:
@@ -46,7 +47,7 @@ async def _settled(session: Session) -> None:
             return
 
 
-def test_input_waits_for_its_environment_so_long_and_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_fails_if_its_environment_is_not_ready_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "INPUT_DEADLINE_S", 0.3)
     slow = {**HOSTED, "setup_commands": [{"command": "sleep 60"}]}
     session = _run(tmp_path, {"environment": slow, "input": "x"}, _settled)
@@ -54,7 +55,7 @@ def test_input_waits_for_its_environment_so_long_and_no_longer(tmp_path: Path, m
     assert session.error == "The environment was not ready within 0 seconds."
 
 
-def test_a_disk_that_takes_no_artifacts_fails_the_turn(tmp_path: Path) -> None:
+def test_turn_fails_if_artifacts_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     session = _run(tmp_path / "file", {"environment": HOSTED, "input": "x"}, _settled)
     assert session.turn is not None
@@ -64,7 +65,7 @@ def test_a_disk_that_takes_no_artifacts_fails_the_turn(tmp_path: Path) -> None:
     assert session.artifacts == []
 
 
-def test_a_harness_that_breaks_fails_the_turn_and_is_logged(
+def test_exception_in_a_harness_fails_the_turn_and_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(*_: object) -> None:
@@ -77,8 +78,31 @@ def test_a_harness_that_breaks_fails_the_turn_and_is_logged(
     assert "a bug" in caplog.text
 
 
-def test_files_are_not_kept_in_memory_once_written(tmp_path: Path) -> None:
+def test_session_deleted_while_its_files_are_written_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that writes them can't be cancelled, and its folder stayed until the Core ended."""
+    writing, may_end = threading.Event(), threading.Event()
+    write_files = Sandbox.write_files
+
+    def slow(sandbox: Sandbox, files: Iterable[tuple[str, bytes]]) -> None:
+        writing.set()
+        may_end.wait(20)
+        write_files(sandbox, files)
+
+    async def delete(session: Session) -> None:
+        await asyncio.to_thread(writing.wait, 20)
+        asyncio.get_running_loop().call_later(0.1, may_end.set)
+
+    monkeypatch.setattr(Sandbox, "write_files", slow)
+    files = [{"type": "inline", "path": "/workspace/a/b", "data": "eHl6"}]
+    assert (
+        _run(tmp_path, {"environment": {**HOSTED, "files": files}}, delete).turns == []
+    )  # checks that nothing is left
+
+
+def test_file_contents_are_not_kept_in_memory_once_written(tmp_path: Path) -> None:
     environment = {**HOSTED, "files": [{"type": "inline", "path": "/workspace/a", "data": "eHl6"}]}
     session = _run(tmp_path, {"environment": environment, "input": "x"}, _settled)
-    assert session.request.environment.files == ()
+    assert session.request.environment.files == []
     assert session.wire()["environment"]["files"][0]["size_bytes"] == 3

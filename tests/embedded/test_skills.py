@@ -1,4 +1,4 @@
-"""Skills on the wire: what is unpacked, and every archive that is refused."""
+"""Inline skills: which archives are unpacked, and which are refused."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.embedded.checked import Checked
+from pytest_core_rollouts.embedded.environment import ARCHIVE_LIMIT, CONTENT_LIMIT, Skill
 from pytest_core_rollouts.embedded.errors import APIError
-from pytest_core_rollouts.embedded.skills import ARCHIVE_LIMIT, CONTENT_LIMIT, Skill, read_skills
+from pytest_core_rollouts.embedded.harnesses import HARNESSES
+from pytest_core_rollouts.embedded.requests import read_creation
 from tests.support.agents import creation
 from tests.support.wire import HOSTED, Wire
 
@@ -33,8 +34,9 @@ def sent(archive: bytes, **members: Any) -> dict[str, Any]:
     return {"type": "inline", "name": "a-skill", "description": "Does it.", "source": source, **members}
 
 
-def read(*skills: Any) -> tuple[Skill, ...]:
-    return read_skills(Checked({"skills": list(skills)}, "environment", ("skills",)))
+def read(*skills: Any) -> list[Skill]:
+    body = creation("codex", "https://x.example", environment={"skills": list(skills)})
+    return read_creation(body, HARNESSES).environment.skills
 
 
 def refused(*skills: Any) -> APIError:
@@ -46,11 +48,11 @@ def refused(*skills: Any) -> APIError:
     return caught.value
 
 
-def test_files_are_unpacked_from_the_top_or_from_the_one_folder() -> None:
+def test_files_are_unpacked_from_the_top_or_from_a_single_folder() -> None:
     data = ("lib/run.py", b"\x00\xff")
     for prefix in ("", "a-skill/"):
         [skill] = read(sent(packed(*((prefix + name, content) for name, content in (MAIN, data)))))
-        assert dict(skill.files) == dict((MAIN, data))
+        assert dict(skill.source.data) == dict((MAIN, data))
         assert skill.wire() == {"type": "inline", "name": "a-skill", "description": "Does it."}
 
 
@@ -61,43 +63,46 @@ def linking() -> zipfile.ZipInfo:
 
 
 ARCHIVES = {
-    "no ZIP archive": b"nonsense",
-    "no ZIP archive that": packed(MAIN)[:-30],
+    "not a readable ZIP archive": b"nonsense",
+    "not a readable ZIP": packed(MAIN)[:-30],
     "no SKILL.md": packed(("other.md", b"")),
     "no SKILL.md at its top": packed(("a/SKILL.md", b""), ("b/x", b"")),
     "leads out": packed(MAIN, ("../x", b"")),
     "leads out of it": packed(MAIN, ("/etc/x", b"")),
-    "a path that leads": packed(MAIN, ("a\\..\\b", b"")),
-    "no regular file": packed(MAIN, (linking(), b"/etc/passwd")),
+    "leads out of": packed(MAIN, ("a\\..\\b", b"")),
+    "not a regular file": packed(MAIN, (linking(), b"/etc/passwd")),
     "more than 16777216 bytes": packed(MAIN, ("bomb", bytes(CONTENT_LIMIT))),
     "257 files": packed(MAIN, *((str(number), b"") for number in range(256))),
-    "under one name": packed(MAIN, ("a", b""), ("a/b", b"")),
-    "things under one name": packed(MAIN, ("a/b", b""), ("a", b"")),
+    "at one path": packed(MAIN, ("a", b""), ("a/b", b"")),
+    "entries at one path": packed(MAIN, ("a/b", b""), ("a", b"")),
     "at most 5242880 are accepted": bytes(ARCHIVE_LIMIT + 1),
 }
 
 
 @pytest.mark.parametrize(("why", "archive"), ARCHIVES.items(), ids=ARCHIVES)
-def test_archives_that_are_refused(why: str, archive: bytes) -> None:
+def test_invalid_archive_is_refused(why: str, archive: bytes) -> None:
     assert why in refused(sent(archive)).message
 
 
-def test_shapes_that_are_refused() -> None:
+def test_invalid_skill_is_refused() -> None:
     good = packed(MAIN)
     assert refused({"type": "skill_reference", "skill_id": "x"}).code == "unsupported_or_invalid_configuration"
-    assert "lower-case letters" in refused(sent(good, name="../x")).message
+    assert "lowercase letters" in refused(sent(good, name="../x")).message
     assert "1 to 1024" in refused(sent(good, description=" ")).message
     assert "base64" in refused(sent(good, source={**sent(good)["source"], "data": "!"})).message
     assert "application/zip" in refused(sent(good, source={**sent(good)["source"], "media_type": "x"})).message
     assert "same name" in refused(sent(good), sent(good)).message
-    assert "At most 16" in refused(*(sent(good, name=f"s{number}") for number in range(17))).message
-    assert "Unknown parameter" in refused(sent(good, path="x")).message
+    assert "at most 16" in refused(*(sent(good, name=f"s{number}") for number in range(17))).message
+    assert "unknown member" in refused(sent(good, path="x")).message
 
 
-def test_harnesses_without_a_place_for_skills_refuse_them(wire: Wire) -> None:
+def test_harness_without_a_skills_folder_refuses_skills(wire: Wire) -> None:
     agent = {"x_agents_core": {"harness": "nop"}}
     body = {"environment": {**HOSTED, "skills": [sent(packed(MAIN))]}, "agent": agent, "input": "x"}
     error = wire.refused(400, "POST", "/sessions", json=body)
-    assert (error["param"], error["message"]) == ("environment.skills", "The nop harness takes no skills.")
+    assert (error["param"], error["message"]) == (
+        "environment.skills",
+        "environment.skills: not supported by harness nop",
+    )
     body = creation("codex", "https://x.example", environment={"skills": [sent(b"nonsense")]})
     assert wire.refused(400, "POST", "/sessions", json=body)["param"] == "environment.skills[0].source.data"

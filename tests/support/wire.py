@@ -100,6 +100,11 @@ class Wire:
         assert response.status_code == 200, response.text
 
 
+def session_ids(wire: Wire) -> set[str]:
+    """Return the ids of all Sessions of the Core (at most 100 are expected)."""
+    return {session["id"] for session in wire.ok("GET", "/sessions?limit=100")["data"]}
+
+
 def events(response: httpx.Response) -> Iterator[dict[str, Any]]:
     """The events of a stream that is being read; comments are left out."""
     name = ""
