@@ -1,4 +1,4 @@
-"""docs/embedded-core.md says what the code does: names, numbers, error codes."""
+"""docs/embedded-core.md has the harnesses, error codes and numbers of the code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_core_rollouts.embedded.sandbox.limits import GIB, MIB, Limits
 PAGE = (Path(__file__).parents[2] / "docs" / "embedded-core.md").read_text("utf-8")
 
 
-def test_every_harness_is_there_with_its_protocol_and_parameters() -> None:
+def test_page_lists_every_harness_with_its_protocol_and_parameters() -> None:
     for name in SERVED:
         [row] = [line for line in PAGE.splitlines() if line.startswith(f"| `{name}` |")]
         for protocol in HARNESSES[name].protocols or ("none",):
@@ -24,7 +24,7 @@ def test_every_harness_is_there_with_its_protocol_and_parameters() -> None:
     assert all(f"type: {kind}" in PAGE for kind in claude_sdk._THINKING)
 
 
-def test_every_error_code_is_there() -> None:
+def test_page_lists_every_error_code() -> None:
     codes = {
         *failures._STATUS.values(),
         *failures._EVENT_CODES.values(),
@@ -34,7 +34,7 @@ def test_every_error_code_is_there() -> None:
     assert [code for code in codes if f"`{code}`" not in PAGE] == []
 
 
-def test_the_numbers_are_the_codes() -> None:
+def test_numbers_of_the_page_are_those_of_the_code() -> None:
     limits = Limits()
     assert (limits.disk, limits.memory, limits.address_space, limits.file_size) == (GIB, 4 * GIB, 16 * GIB, GIB)
     assert (limits.entries, limits.processes, limits.cpu_s) == (200_000, 512, 3600)

@@ -1,4 +1,4 @@
-"""docs/errors.md says what the code does: it is compared with the table that the code goes by."""
+"""docs/errors.md is current: it is compared with the tables that the code uses."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def generator() -> ModuleType:
     return module
 
 
-def test_the_page_is_what_the_code_does(generator: ModuleType) -> None:
+def test_errors_page_is_current(generator: ModuleType) -> None:
     page = (DOCS / "errors.md").read_text(encoding="utf-8")
     assert page == generator.errors_page(), "run `python docs/generate_errors.py`"
 
 
-def test_every_fault_is_a_row_of_eight_cells() -> None:
+def test_every_error_has_a_row_of_eight_cells() -> None:
     rows = [line for line in (DOCS / "errors.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     tables = (RESPONSE_FAULTS, CLIENT_FAULTS, TURN_FAULTS, SESSION_FAULTS, LOCAL_FAULTS)
     assert len(rows) == sum(len(table) for table in tables)
