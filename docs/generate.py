@@ -1,4 +1,4 @@
-"""Writes `options.md`, which is made from the code: run `python docs/generate.py` after a change of options."""
+"""Writes `options.md` from the declared options: run `python docs/generate.py` after a change of options."""
 
 from __future__ import annotations
 
@@ -9,29 +9,32 @@ from pytest_core_rollouts.options.declared import OPTIONS
 HEAD = """\
 # Options and ini keys
 
-Made from the code by `docs/generate.py`.
+Generated from the code by `docs/generate.py`.
 
-Options are given to `pytest`; each has an ini key, for `pytest.ini`, `pyproject.toml` and the like. Where a setting is said in several places the order is: command line, then `task.yaml`, then the ini file, then the default.
-A short name is there unless another plugin or a conftest of your project has taken it; the long one always is. Keys come from the environment only.
+These are options of `pytest`.
+Each has an ini key, for `pytest.ini`, `pyproject.toml` and the like.
+If a setting is given in several places, the order of precedence is: command line, `task.yaml`, ini file, default.
+Long names always exist; a short name only if no other plugin or conftest of your project uses it.
+Keys only come from the environment.
 
 | option | ini key | meaning |
 | --- | --- | --- |
 """
 
 TAIL = """\
-| | `rollout_tasks` | Folders that hold tasks, relative to the ini file. Default: `tasks`. |
-| | `rollout_task_env` | Names of environment variables that tasks may take with `from_env`; with it, no others. Default: any but the run's own keys. |
-| | `rollout_run` | Run tasks wherever they are collected, without being asked to by an option or a path. |
+| | `rollout_tasks` | Folders with tasks, relative to the ini file. Default: `tasks`. |
+| | `rollout_task_env` | Names of environment variables that tasks may take with `from_env`; no others can then be taken. Default: all except the run's own keys. |
+| | `rollout_run` | Run tasks whenever they are collected, even without an option or a path that requests it. Useful in editors that run single tests. |
 
 | environment variable | meaning |
 | --- | --- |
 | `OPENAI_BASE_URL`, `OPENAI_API_KEY` | the Core and its key |
-| `MODEL_API_KEY` | the key of a model endpoint given by `--model-base-url`; an agent file may name another variable |
+| `MODEL_API_KEY` | the key of the model endpoint of `--model-base-url`; an agent file may name another variable |
 """
 
 
 def options_page() -> str:
-    """The page, as Markdown."""
+    """Return the page as Markdown."""
     rows = []
     for option in OPTIONS:
         names = " or ".join(f"`{name}`" for name in (option.bare, option.flag) if name)

@@ -1,4 +1,4 @@
-"""Writes `errors.md`, whose tables are made from the code: run `python docs/generate_errors.py` after a change."""
+"""Writes `errors.md` from the tables of fault policies: run `python docs/generate_errors.py` after a change."""
 
 from __future__ import annotations
 
@@ -19,57 +19,59 @@ from pytest_core_rollouts.agents_api.fault_policies import (
 K = TypeVar("K")
 
 HEAD = """\
-# What follows from an error
+# Errors
 
-The tables are made from the code (`docs/generate_errors.py`), and the code goes by them:
-`pytest_core_rollouts/agents_api/fault_policies.py`.
+The tables are generated from the code (`docs/generate_errors.py`) and are what the code uses: `pytest_core_rollouts/agents_api/fault_policies.py`.
 
-An error of the infrastructure is missing data: `reward` is null, never 0.
+An infrastructure error is missing data: `reward` is null, never 0.
 What the agent causes is reward 0, without another attempt.
-What no table names is taken for infrastructure.
+A code that is in no table counts as an infrastructure error.
 
-- **Same call**: whether the request is sent again. *while patient*: for two minutes after its first fault, with
-  pauses that grow from 0.5 to 15 s (half of it by chance), or as long as `Retry-After` asks for, up to a minute; *a
-  few times*: four times in all. Every try of a write carries the same idempotency key. Time lost like this is not the
-  agent's: it extends the limit, up to as much again, and is told in `notes`.
-- **New attempt**: whether the rollout may be run again in a new Session, `--rollout-retries` times (default 1). The
-  faults of earlier attempts are in `notes`.
-- **Run**: what every other rollout would meet too stops the run: nothing new starts, the rest is named as not run,
-  exit code 2. `--rollout-resume` goes on from there.
-  *stops, if a second rollout met it*: a fault of the model's server needs a rollout of another task that met the same
-  with the same agent file (in a run of one task, another rollout of it), each before its agent had used a tool.
-  Else one agent could stop the run with a request that it makes by hand. With `-n` each worker counts its own.
+- **Same call**: whether the request is sent again.
+  *while patient* means for two minutes after its first error, with pauses that grow from 0.5 to 15 s (half of each is random), or as long as `Retry-After` asks for, up to a minute.
+  *a few times* means four times in all.
+  Every repetition of a write has the same idempotency key.
+  Time lost in this way extends the limit of the rollout, up to as much again, and is noted in `notes`.
+- **New attempt**: whether the rollout may be run again in a new Session, up to `--rollout-retries` times (default 1).
+  The errors of earlier attempts are in `notes`.
+- **Run**: an error that every other rollout would have, too, stops the run.
+  Nothing more starts, the remaining rollouts are named as not run, and the exit code is 2.
+  `--rollout-resume` continues from there.
+  *stops, if a second rollout met it*: an error of the model's server only stops the run if a rollout of another task had the same one with the same agent file (in a run of one task, another rollout of it), both before their agents had used a tool.
+  Otherwise one agent could stop the run with a request that it makes itself.
+  With `-n`, each worker counts separately.
 - **Can the agent cause it?** Agents include policies in training, which learn whatever raises their mean reward.
-  So a code that is *yes* is reward 0; under each table stands why the others are missing data.
-- **Status, reward**: what the row says if no attempt fixed it.
+  So a code with *yes* is reward 0; below each table is why the others are missing data.
+- **Status, reward**: what the row has if no attempt succeeded.
 
 """
 
 MANY = 5
-"""Codes of one reason, from which on they are not listed again."""
+"""A reason that holds for more codes than this is given for "all others" instead of listing them."""
 
 OUTAGES = """\
 ## A Core that is down for everyone
 
-A Session that can't be created is not given up while the Core makes none for anybody: its place waits, so nothing
-behind it in the queue is burned as an error, and goes on when the Core is back. The live display says what is waited
-for. After an hour the run stops, and `--rollout-resume` goes on. Where the Core serves others, or at least answers,
-the fault is the request's own after a second round of tries.
+A rollout whose Session can't be created is not given up while the Core creates no Session for any rollout.
+It waits, so the rollouts behind it do not become errors, and continues when the Core is back.
+The live display says what it waits for.
+After an hour the run stops, and `--rollout-resume` continues it.
+If the Core serves other rollouts, or at least answers, the error counts as this request's own after a second round of tries.
 
-Turns in flight during an outage go on without us: the Turn list is asked again until twice the rollout's limit has
-passed.
+Turns in flight during an outage continue on the Core: the Turn list is polled again until twice the rollout's limit has passed.
 
 ## Throttled models
 
-A Turn that fails with `rate_limit_exceeded` or `server_overloaded` halves the number of rollouts in flight; of those
-in flight together the first alone counts. Each Turn that ends otherwise raises it again, by a tenth in all once every
-place has had its turn. The next attempt of a throttled rollout waits 5 s, twice as long after each further time, up
-to a minute, and for a free place; rollouts that have not begun stand behind it. With `-n` each worker counts its own.
+A Turn that fails with `rate_limit_exceeded` or `server_overloaded` halves the number of rollouts in flight; of rollouts that were in flight together, only the first counts.
+Each Turn that ends otherwise raises the number again, by a tenth in all once every place has had a Turn.
+The next attempt of a throttled rollout waits 5 s, twice as long each further time, up to a minute, and for a free place.
+Rollouts that have not started come after it.
+With `-n`, each worker counts separately.
 """
 
 
 def errors_page() -> str:
-    """The page, as Markdown."""
+    """Return the page as Markdown."""
     return "".join(
         (
             HEAD,
@@ -92,7 +94,7 @@ def _table(title: str, first: str, table: Mapping[K, FaultPolicy]) -> str:
 
 
 def _reasons(policies: Mapping[str, FaultPolicy]) -> str:
-    """Why what gives no reward is missing data: a line for each reason, with the codes that it holds for."""
+    """Return a line for each reason why codes without a reward are missing data, with these codes."""
     codes: dict[str, list[str]] = {}
     for name, policy in policies.items():
         if policy.reward is None:

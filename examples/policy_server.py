@@ -1,9 +1,9 @@
 """A policy small enough to read: a softmax over a few answers per riddle, served as a model on loopback.
 
-It speaks as much of the Responses protocol as agent programs need. Where the agent has a shell (codex), the policy
-calls it to write its answer; else it says the answer. As an inference server in training does, it keeps what it sampled
-for every rollout, by the rollout id in the path: `/rollouts/{rollout_id}/v1/responses`; and it tells token ids and log
-probabilities, as vLLM does when asked to. A token here is a whole answer.
+It serves as much of the Responses protocol as agent programs need. If the agent has a shell (codex), the policy calls
+it to write the answer; otherwise it replies with the answer. As an inference server does in training, it stores what it
+sampled for every rollout, by the rollout id in the path: `/rollouts/{rollout_id}/v1/responses`. Its replies have token
+ids and log probabilities. A token is a whole answer here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RIDDLE = re.compile(r"riddle-\w+")
 
 @dataclass(frozen=True)
 class Sampled:
-    """One action of the policy: what it chose, and with which probabilities at that version."""
+    """One action of the policy, with the probabilities of all actions at that version."""
 
     version: int
     riddle: str
@@ -35,7 +35,7 @@ class Sampled:
 
 
 class Policy:
-    """The weights. `act` may be called from many threads, `update` between two batches of rollouts."""
+    """The weights. `act` may be called from many threads; `update` only between two batches of rollouts."""
 
     def __init__(self, riddles: Sequence[str], actions: Sequence[str], seed: int = 0) -> None:
         self.version = 0
@@ -50,7 +50,7 @@ class Policy:
         return {action: value / total for action, value in exponentials.items()}
 
     def act(self, rollout_id: str, riddle: str) -> Sampled:
-        """Sample an answer. The seed is that of the sample, so the order of requests changes nothing."""
+        """Sample an answer. The seed depends on the sample number, so the order of requests changes nothing."""
         probabilities = self.probabilities(riddle)
         sample = rollout_id.rpartition(".")[2]
         chance = random.Random(f"{self._seed} {self.version} {riddle} {sample}")
@@ -59,13 +59,13 @@ class Policy:
         return self.sampled[rollout_id]
 
     def update(self, gradients: Mapping[str, float]) -> None:
-        """One step of policy gradient: rollout id -> advantage times learning rate. Makes the next version.
+        """Make one step of policy gradient, given advantage times learning rate by rollout id. Increases the version.
 
-        The derivative of log softmax by a weight is (chosen or not) - probability.
+        The derivative of log softmax by a weight is (1 if chosen, else 0) - probability.
         """
         for rollout_id, step in gradients.items():
             sampled = self.sampled.get(rollout_id)
-            if sampled is None:  # its agent never came to ask: there is no choice to make more or less likely
+            if sampled is None:  # its agent sent no request, so the policy sampled nothing for it
                 continue
             weights = self._weights[sampled.riddle]
             for action, probability in sampled.probabilities.items():
@@ -74,13 +74,13 @@ class Policy:
 
 
 class PolicyServer:
-    """Serves a policy from `with` to its end. `requests`: the rollout id of each request, in the order they came."""
+    """Serves a policy inside a `with` block. `requests` has the rollout id of each request, in order."""
 
     def __init__(self, policy: Policy, api_key: str) -> None:
         self.policy, self.api_key = policy, api_key
         self.requests: list[str] = []
         self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.of = self
+        self._server.owner = self
         self.base_url = f"http://127.0.0.1:{self._server.server_address[1]}/rollouts/{{rollout_id}}/v1"
 
     def __enter__(self) -> PolicyServer:
@@ -92,13 +92,13 @@ class PolicyServer:
         self._server.server_close()
 
     def reply(self, rollout_id: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """What the policy says: `output`, one Item, and the tokens that it is made of."""
-        said = json.dumps(request["input"])
-        riddle = _RIDDLE.search(said)
+        """Return the `output` of a response, one Item, with its tokens. Raises ValueError if no riddle is named."""
+        asked = json.dumps(request["input"])
+        riddle = _RIDDLE.search(asked)
         if riddle is None:
             raise ValueError("the request names no riddle")
         prompt = self.policy.riddles.index(riddle[0])
-        if "function_call_output" in said:  # the shell has run, the answer is written: nothing to choose
+        if "function_call_output" in asked:  # the shell has written the answer: nothing to sample
             return {"output": [_message("Done.")], **_tokens(prompt, len(self.policy.actions), 1.0)}
         sampled = self.policy.act(rollout_id, riddle[0])
         answer = json.dumps({"answer": sampled.action})
@@ -113,7 +113,7 @@ class PolicyServer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 512
-    of: PolicyServer
+    owner: PolicyServer
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -124,20 +124,20 @@ class _Handler(BaseHTTPRequestHandler):
         path = _PATH.fullmatch(self.path.partition("?")[0])
         if path is None:
             self._send(404, _error(f"nothing is served at {self.path}"))
-        elif self.headers.get("Authorization") != f"Bearer {self.server.of.api_key}":
+        elif self.headers.get("Authorization") != f"Bearer {self.server.owner.api_key}":
             self._send(401, _error("wrong key"))
         else:
             self._reply(path[1], body)
 
     def _reply(self, rollout_id: str, body: bytes) -> None:
-        self.server.of.requests.append(rollout_id)
+        self.server.owner.requests.append(rollout_id)
         try:
             request = json.loads(body)
-            reply = self.server.of.reply(rollout_id, request)
+            reply = self.server.owner.reply(rollout_id, request)
         except (ValueError, KeyError) as error:
             self._send(400, _error(str(error)))
             return
-        response = {"id": f"resp_{len(self.server.of.requests)}", "model": MODEL, "status": "completed"}
+        response = {"id": f"resp_{len(self.server.owner.requests)}", "model": MODEL, "status": "completed"}
         usage = {"input_tokens": len(body) // 4, "output_tokens": 1, "total_tokens": len(body) // 4 + 1}
         completed = {**response, **reply, "usage": usage}
         if request.get("stream"):
@@ -153,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the terminal is the training loop's."""
+        """Print nothing, because the training loop prints its progress."""
 
 
 def _events(response: Any, completed: Any) -> Iterator[bytes]:

@@ -1,8 +1,8 @@
-"""A Core for machines that have no agent program: the Agents API on loopback, with the simplest agent there is.
+"""A Core for machines without an agent program: the Agents API on loopback, with the simplest possible agent.
 
-Its agent asks the model once, over HTTP at the Session's own `model_provider`, and what the model says becomes
-`/workspace/outputs/answer.json`. No sandbox is made, since nothing that a model says is ever run. For everything else
-use a real Core, or the embedded one with a real agent.
+Its agent queries the model once, over HTTP at the Session's `model_provider`, and the reply becomes
+`/workspace/outputs/answer.json`. There is no sandbox, because no reply of a model is ever run. For everything else use
+a remote Core, or the embedded one with a real agent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Wire = dict[str, Any]
 
 @dataclass
 class Session:
-    """One Session, its one Turn and what came of it. `done` is set when the Turn has ended."""
+    """One Session with its Turn, its Items and its answer. `done` is set when the Turn has ended."""
 
     id: str
     body: Wire
@@ -36,9 +36,9 @@ class Session:
     done: threading.Event = field(default_factory=threading.Event)
 
     def work(self) -> None:
-        """The Turn, from its beginning to its end."""
+        """Run the Turn."""
         self.turn |= {"id": f"turn_{self.id}", "object": "agent.session.turn", "status": "in_progress", "usage": None}
-        self._say("user", self.body["input"])
+        self._add_item("user", self.body["input"])
         try:
             response = self._ask_model()
             text = "".join(part["text"] for item in response["output"] for part in item["content"])
@@ -46,32 +46,32 @@ class Session:
             code = "authentication_error" if getattr(error, "code", None) == 401 else "connection_failed"
             self.turn |= {"status": "failed", "error": {"code": code, "message": f"{type(error).__name__}: {error}"}}
         else:
-            self._say("assistant", text)
+            self._add_item("assistant", text)
             self.answer = text.encode()
             self.turn |= {"status": "completed", "usage": response.get("usage")}
         self.done.set()
 
     def _ask_model(self) -> Wire:
         provider = self.body["x_agents_core"]["model_provider"]
-        asked = {"model": self.body["agent"]["model"], "input": [{"role": "user", "content": self.body["input"]}]}
+        body = {"model": self.body["agent"]["model"], "input": [{"role": "user", "content": self.body["input"]}]}
         request = urllib.request.Request(
             f"{provider['base_url']}/responses",
-            json.dumps(asked).encode(),
+            json.dumps(body).encode(),
             {"Content-Type": "application/json", "Authorization": f"Bearer {provider['api_key']}"},
         )
         with _opener.open(request, timeout=MODEL_TIMEOUT_S) as reply:
             response: Wire = json.load(reply)
         return response
 
-    def _say(self, role: str, text: str) -> None:
+    def _add_item(self, role: str, text: str) -> None:
         kind = "input_text" if role == "user" else "output_text"
         item = {"id": f"item_{self.id}_{len(self.items)}", "type": "message", "role": role, "status": "completed"}
         self.items.append({**item, "turn_id": self.turn["id"], "content": [{"type": kind, "text": text}]})
 
     def resource(self) -> Wire:
-        said = {"id": self.id, "object": "agent.session", "created_at": self.created_at, "error": None}
+        resource = {"id": self.id, "object": "agent.session", "created_at": self.created_at, "error": None}
         status = "idle" if self.done.is_set() else "in_progress"
-        return {**said, "status": status, "metadata": self.body.get("metadata") or {}, "required_actions": []}
+        return {**resource, "status": status, "metadata": self.body.get("metadata") or {}, "required_actions": []}
 
     def artifacts(self) -> list[Wire]:
         if self.answer is None:
@@ -80,11 +80,11 @@ class Session:
         return [{"id": f"file_{self.id}", "object": "agent.session.artifact", **where}]
 
 
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the model is on loopback: no proxy between
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the model is on loopback, so no proxy is used
 
 
 class ToyCore:
-    """Serves from `with` to its end, at `base_url`, whoever has `api_key`."""
+    """Serves inside a `with` block, at `base_url`, with the key `api_key`."""
 
     def __init__(self) -> None:
         self.api_key = secrets.token_urlsafe(24)
@@ -104,7 +104,7 @@ class ToyCore:
         self._server.server_close()
 
     def create(self, body: Wire, key: str) -> Session:
-        """The same key gives the same Session back."""
+        """Create a Session, or return the one that was created with the same idempotency key."""
         with self.lock:
             known = self.by_key.get(key)
             if known is not None:
@@ -151,9 +151,9 @@ class _Handler(BaseHTTPRequestHandler):
             case _ if session is None:
                 self._error(404, "Resource not found.")
             case (method, _, rest):
-                self._of_session(session, method, rest)
+                self._session_route(session, method, rest)
 
-    def _of_session(self, session: Session, method: str, rest: list[str]) -> None:
+    def _session_route(self, session: Session, method: str, rest: list[str]) -> None:
         match (method, rest):
             case ("GET", []):
                 self._json(200, session.resource())
@@ -167,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(200, session.answer, "application/octet-stream")
             case ("GET", ["events"]):
                 self._events(session)
-            case ("POST", ["events"]):  # a cancel; the model's one reply is due at any moment
+            case ("POST", ["events"]):  # a cancel: ignored, because the model's reply will end the Turn soon
                 self._send(202, b"")
             case ("DELETE", []) if session.done.is_set():
                 self.server.core.sessions.pop(session.id, None)
@@ -178,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._error(404, f"Unknown operation {method} {self.path}.")
 
     def _events(self, session: Session) -> None:
-        """Tell of the Turn's end, if it is still to come: nothing is told twice."""
+        """Send an event when the Turn ends, unless it has ended already."""
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
@@ -193,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
             kind = f"agent.session.turn.{session.turn['status']}"
             event = {"type": kind, "session_id": session.id, "turn": session.turn}
             self.wfile.write(f"event: {kind}\ndata: {json.dumps(event)}\n\n".encode())
-        except OSError:  # the reader has heard enough
+        except OSError:  # the client disconnected
             return
 
     def _list(self, data: list[Wire]) -> None:
@@ -215,4 +215,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the terminal is the training loop's."""
+        """Print nothing, because the training loop prints its progress."""

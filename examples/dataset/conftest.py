@@ -1,8 +1,8 @@
-"""Tasks made in code: one for each line of `questions.jsonl`, such as
+"""Tasks made in code: one for each line of `questions.jsonl`, for example
 
     {"id": "q00001", "question": "A box holds 12 pens. How many pens do 7 boxes hold?", "answer": 84}
 
-Run them with `pytest examples/dataset/conftest.py --core URL`, one of them with `-k questions/q00001`.
+Run all of them with `pytest examples/dataset/conftest.py --core URL`, and one with `-k questions/q00001`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 from pytest_core_rollouts import Task
 
-ASK = """\
+INSTRUCTION = """\
 {question}
 
 Write the answer to `/workspace/outputs/answer.json`, one JSON object with the key `answer` (number).
@@ -30,7 +30,7 @@ def pytest_rollout_tasks(config: pytest.Config) -> Iterator[Task]:
             row = json.loads(line)
             yield Task(
                 id=f"questions/{row['id']}",
-                instruction=ASK.format(question=row["question"]),
+                instruction=INSTRUCTION.format(question=row["question"]),
                 expected={"answer": row["answer"]},
                 timeout=300,
             )

@@ -1,4 +1,4 @@
-"""Partial credit: half of the reward for the topics, review by review, the rest for the two figures."""
+"""Partial credit: half of the reward for the topics of the reviews, the other half for two numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pytest_core_rollouts import Answer, Grade, Reason, Task, grade_answer
 
 def grade(task: Task, answer: Answer) -> Grade:
     if not isinstance(answer.value, dict):
-        return Grade(0.0, note=answer.problem or "the answer is no object")
+        return Grade(0.0, note=answer.problem or "expected a JSON object")
     right = task.expected["topics"]
     given = answer.value.get("topics")
     given = given if isinstance(given, dict) else {}

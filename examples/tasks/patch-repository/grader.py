@@ -1,6 +1,6 @@
-"""Grades a patch: it is applied to a copy of the repository, and hidden tests are run, all of it in a sandbox.
+"""Applies a patch to a copy of the repository and runs hidden tests on it, in a sandbox.
 
-The share of hidden tests that pass is the reward, and nothing if the repository's own tests broke.
+The reward is the share of hidden tests that pass, or 0 if the repository's own tests fail.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ print(json.dumps({name: failed.get(name) for name in names}))
 
 def grade(task: Task, artifacts: dict[str, bytes]) -> Grade:
     if "fix.patch" not in artifacts:
-        return Grade(0.0, note="there is no fix.patch")
+        return Grade(0.0, note="no fix.patch in /workspace/outputs")
     files = {**task.contents(), "fix.patch": artifacts["fix.patch"], "report.py": REPORT}
     files["hidden/test_hidden.py"] = (HIDDEN / "test_hidden.py").read_bytes()
     done = run_in_sandbox(["bash", "-c", CHECK], files, timeout=30)
-    said = done.output.decode("utf-8", "replace")
+    output = done.output.decode("utf-8", "replace")
     if done.timed_out or done.returncode:
         why = {3: "the patch does not apply", 4: "the repository's own tests fail"}
-        return Grade(0.0, note=f"{why.get(done.returncode, 'the tests did not run to their end')}: {said[-500:]}")
-    return _share(said)
+        return Grade(0.0, note=f"{why.get(done.returncode, 'the tests did not finish')}: {output[-500:]}")
+    return _share(output)
 
 
-def _share(said: str) -> Grade:
+def _share(output: str) -> Grade:
     try:  # the patched code may have printed anything
-        results = json.loads(said.splitlines()[-1])
+        results = json.loads(output.splitlines()[-1])
         failed = {name: error for name, error in results.items() if error is not None}
         return Grade(
             1 - len(failed) / len(results), tuple(Reason(name, "passes", error) for name, error in failed.items())
         )
     except (ValueError, AttributeError, IndexError, ZeroDivisionError):
-        return Grade(0.0, note=f"the tests gave no result: {said[-500:]}")
+        return Grade(0.0, note=f"the tests gave no result: {output[-500:]}")
