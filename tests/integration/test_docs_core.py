@@ -1,4 +1,4 @@
-"""docs/core.md: every refusal, by running the command that stands before it; every table against the code."""
+"""docs/core.md: every message is what its command prints, and every table agrees with the code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.conftest import Project, text_of
 from tests.support.fake_core import FakeCore, Fault, Script
 
 TEXT = (Path(__file__).parents[2] / "docs" / "core.md").read_text()
-PAIRS = re.findall(r"^```\n([^`]*)^```\n\n```text\n([^`]*)^```$", TEXT.partition("## Refused here")[2], re.MULTILINE)
+PAIRS = re.findall(r"^```\n([^`]*)^```\n\n```text\n([^`]*)^```$", TEXT.partition("## Usage errors")[2], re.MULTILINE)
 HERE, BY_DEPLOYMENT = PAIRS[:-8], PAIRS[-8:]
 
 
@@ -56,17 +56,17 @@ def core() -> Iterator[FakeCore]:
         yield running
 
 
-Told = tuple[int, str]
+Printed = tuple[int, str]
 
 
 @pytest.fixture
-def run(project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Told]:
+def run(project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Printed]:
     """Runs `[env -u NAME ...] pytest ...`; gives exit code and output, with the Core's URL as the page has it."""
     monkeypatch.setenv("MODEL_API_KEY", "model-key-0123456789")
     project.task()
     project.ini()
 
-    def run(command: str) -> Told:
+    def run(command: str) -> Printed:
         before, _, arguments = command.partition("pytest ")
         for name in before.replace("env ", "").replace("-u ", "").split():
             monkeypatch.delenv(name)
@@ -77,7 +77,7 @@ def run(project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 
 @pytest.mark.parametrize(("command", "text"), HERE, ids=[command.strip() for command, _ in HERE])
-def test_refused_here(run: Callable[[str], Told], core: FakeCore, command: str, text: str) -> None:
+def test_refused_here(run: Callable[[str], Printed], core: FakeCore, command: str, text: str) -> None:
     code, output = run(command)
     assert code == 4
     assert [line for line in output.splitlines() if line.startswith("ERROR")] == [text.strip()]
@@ -90,7 +90,7 @@ def test_refused_here(run: Callable[[str], Told], core: FakeCore, command: str, 
     ids=[name for name, _, _ in DEPLOYMENTS],
 )
 def test_refused_by_the_deployment(
-    run: Callable[[str], Told],
+    run: Callable[[str], Printed],
     project: Project,
     core: FakeCore,
     pair: tuple[str, str],
@@ -109,13 +109,13 @@ def test_refused_by_the_deployment(
     assert row["reward"] is None
 
 
-def test_the_number_of_cases_is_that_of_the_page() -> None:
+def test_every_message_of_the_page_has_a_case() -> None:
     assert len(HERE) == 11
     assert TEXT.count("```text") == len(PAIRS)
 
 
 def test_protocols_are_those_of_the_code() -> None:
     table = TEXT.partition("| harness | `--model-protocol` |")[2].partition("\n\n")[0]
-    told = {cells[0]: cells[1:] for row in table.splitlines()[2:] if (cells := re.findall(r"`([a-z_]+)`", row))}
+    shown = {cells[0]: cells[1:] for row in table.splitlines()[2:] if (cells := re.findall(r"`([a-z_]+)`", row))}
     spoken = {name: list(protocols) for name, protocols in HARNESS_PROTOCOLS.items() if name not in MODELLESS}
-    assert told == {**spoken, "default": []}
+    assert shown == {**spoken, "default": []}

@@ -1,0 +1,36 @@
+"""docs/design.md names files, functions and classes that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "pytest_core_rollouts"
+TEXT = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+PATHS = sorted({path for path in re.findall(r"`([\w./-]+/[\w./-]*|[\w-]+\.py)`", TEXT) if path != "grader.py"})
+STEPS = re.findall(r"^\| .*?\| `([\w/]+\.py)` \| (.*?) \|$", TEXT, re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_named_file_exists(path: str) -> None:
+    assert (PACKAGE / path).exists() or (ROOT / path).exists()
+
+
+@pytest.mark.parametrize(("path", "names"), STEPS)
+def test_named_functions_and_classes_are_in_their_file(path: str, names: str) -> None:
+    tree = ast.parse((PACKAGE / path).read_text(encoding="utf-8"))
+    defined = {
+        node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+    }
+    constants = {target.id for node in tree.body for target in ast.walk(node) if isinstance(target, ast.Name)}
+    assert set(re.findall(r"`(\w+)`", names)) <= defined | constants
+
+
+def test_page_describes_the_whole_way() -> None:
+    rooms = {path.split("/", 1)[0] for path, _ in STEPS}
+    folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert folders - rooms == {"checking", "cli"}, "every room is on a rollout's way, except for these"
