@@ -1,7 +1,7 @@
-"""A worker process of `tasks.grader_pool`: grades what it is asked to, until its parent closes the connection.
+"""The program of `tasks.grader_pool`'s worker processes: grades answers until the parent closes the connection.
 
-Messages are a length and that many bytes: pickles from the parent, JSON to it. Standard input and output belong to the
-graders, and lead nowhere.
+A message is a length and that many bytes: a pickle from the parent, JSON to it. Standard input and output are for the
+graders, and are connected to nothing.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from pytest_core_rollouts.tasks.grader_process import REPLY_LIMIT
 from pytest_core_rollouts.tasks.task import Task, load_task
 
 TEXT_LIMIT: Final = 10_000
-"""Characters of what a grader raised that are sent."""
+"""Characters of the text of a grader's exception that are sent."""
 EXIT_SECONDS: Final = 5
-"""For what graders registered to be done at exit."""
+"""Seconds for functions that graders registered with atexit."""
 _HEAD: Final = struct.Struct(">Q")
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -46,28 +46,32 @@ def main() -> None:
     """Grade until the connection is closed."""
     connection, folder = socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])
     connection.set_inheritable(False)
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # the parent may be gone; the first, so it comes last
-    os.register_at_fork(after_in_child=connection.close)  # a child that returns from grade() must not reply as well
+    atexit.register(
+        shutil.rmtree, folder, ignore_errors=True
+    )  # the parent may be gone; registered first, so it runs last
+    os.register_at_fork(after_in_child=connection.close)  # a child that returns from grade() must not reply too
     sys.argv = ["grader"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")  # rather this process than the run
+        Path("/proc/self/oom_score_adj").write_text(
+            "1000"
+        )  # short of memory, the kernel should kill this process before the run
     faults = (folder / "faults").open("w")
-    faulthandler.enable(faults)  # where it crashed or, by SIGABRT, where it is
+    faulthandler.enable(faults)  # the line of a crash or, on SIGABRT, the current line
     worker = _Worker(folder)
-    dies = _follow_parent()
+    set_active = _die_with_parent()
     _send(connection, b"")
     while (message := _receive(connection)) is not None:
-        dies(True)
+        set_active(True)
         reply = worker.reply(message)
-        dies(False)
+        set_active(False)
         _send(connection, reply)
     signal.alarm(EXIT_SECONDS)
 
 
 class _Worker:
-    """What a process keeps from one grade to the next."""
+    """What this process keeps from one grade to the next: tasks, and the parent's environment."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -77,40 +81,40 @@ class _Worker:
         self._stop_hiding: Callable[[], None] = lambda: None
 
     def reply(self, message: bytes) -> bytes:
-        """The reply to a message, as JSON."""
+        """Return the reply to a message, as JSON."""
         try:
-            asked = pickle.loads(message)
-            self._surroundings = asked.get("surroundings", self._surroundings)
-            self._surround(*self._surroundings)
-            task = self._task(asked)
+            request = pickle.loads(message)
+            self._surroundings = request.get("surroundings", self._surroundings)
+            self._apply_surroundings(*self._surroundings)
+            task = self._task(request)
             grader = task.grader
             assert grader is not None
-        except Exception as error:  # noqa: BLE001 - the classes of what was sent may be of any kind
+        except Exception as error:  # noqa: BLE001 - pickle.loads runs code of any class
             problem = f"the grader was not run: {type(error).__name__}: {error}"
             return json.dumps({"failed": problem, "spoiled": True}).encode()
-        rollout = replace(asked["rollout"], task=task) if asked.get("with_task") else asked["rollout"]
-        return self._graded(task, asked["answer"], rollout)
+        rollout = replace(request["rollout"], task=task) if request.get("with_task") else request["rollout"]
+        return self._grade(task, request["answer"], rollout)
 
-    def _graded(self, task: Task, answer: Answer, rollout: Any) -> bytes:
+    def _grade(self, task: Task, answer: Answer, rollout: Any) -> bytes:
         assert task.grader is not None
         try:
-            return _encoded(task.grader.grade_here(task, answer, rollout))
-        except BaseException as error:  # noqa: BLE001 - sys.exit() or pytest.fail() is a failure like any other
-            return _raised(error, task.grader.path)
+            return _encode(task.grader.grade_here(task, answer, rollout))
+        except BaseException as error:  # noqa: BLE001 - sys.exit() and pytest.fail() are failures too
+            return _encode_error(error, task.grader.path)
 
-    def _task(self, asked: dict[str, Any]) -> Task:
-        if asked.get("forget"):
+    def _task(self, request: dict[str, Any]) -> Task:
+        if request.get("forget"):
             self._tasks.clear()
-        if "sent" in asked:
-            self._tasks[asked["task"]] = _load(*asked["sent"])
-        return self._tasks[asked["task"]]
+        if "sent" in request:
+            self._tasks[request["task"]] = _load(*request["sent"])
+        return self._tasks[request["task"]]
 
-    def _surround(self, folder: str | None, path: list[str], environment: dict[str, str]) -> None:
-        """Have the parent's working directory, import path, environment and hidden places, whatever a grader did."""
+    def _apply_surroundings(self, folder: str | None, path: list[str], environment: dict[str, str]) -> None:
+        """Set the parent's working directory, import path, environment and hidden places, which graders may change."""
         if folder is not None:
             os.chdir(folder)
         sys.path[:] = path
-        environment["TMPDIR"] = str(self._folder)  # removed by the parent, in whatever way we end
+        environment["TMPDIR"] = str(self._folder)  # the parent removes it, however this process ends
         if dict(os.environ) != environment:
             os.environ.clear()
             os.environ.update(environment)
@@ -120,7 +124,7 @@ class _Worker:
 
 
 def _load(pickled: bytes | None, path: Path | None, task_id: str, digest: str) -> Task:
-    """The task that was sent; from its folder if it can't be sent."""
+    """Return the task from its pickle, or from its folder if there is none."""
     problem = "its objects can't be pickled"
     if pickled is not None:
         try:
@@ -137,22 +141,22 @@ def _load(pickled: bytes | None, path: Path | None, task_id: str, digest: str) -
     return task
 
 
-def _encoded(grade: Grade) -> bytes:
+def _encode(grade: Grade) -> bytes:
     reasons = [[reason.path, jsonable(reason.expected), jsonable(reason.answered)] for reason in grade.reasons]
     reply = json.dumps({"reward": grade.reward, "reasons": reasons, "note": grade.note}).encode()
     if len(reply) <= REPLY_LIMIT:
         return reply
-    # A grader may repeat files of an agent, which must not turn its reward into a missing one by their size.
+    # A grader may quote files of an agent. Their size must not turn its reward into a missing one.
     note = f"the grader's reasons and note have {len(reply):,} bytes and were left out"
     return json.dumps({"reward": grade.reward, "reasons": [], "note": note}).encode()
 
 
-def _raised(error: BaseException, grader: Path | None) -> bytes:
+def _encode_error(error: BaseException, grader: Path | None) -> bytes:
     try:
         text = str(error)
-    except Exception as other:  # noqa: BLE001 - code of theirs
-        text = f"(its text can't be had: {type(other).__name__})"
-    # After these, the process may lack memory, or its state may be half made.
+    except Exception as other:  # noqa: BLE001 - __str__ is code of the grader
+        text = f"(its text can't be read: {type(other).__name__})"
+    # After these, memory may be short, or the state of the process may be inconsistent.
     spoiled = not isinstance(error, Exception) or isinstance(error, (MemoryError, RecursionError))
     reply = {"raised": type(error).__name__, "text": text[:TEXT_LIMIT], "place": place_of(error, grader)}
     return json.dumps({**reply, "spoiled": spoiled}).encode()
@@ -161,19 +165,23 @@ def _raised(error: BaseException, grader: Path | None) -> bytes:
 # ---- the parent
 
 
-def _follow_parent() -> Any:
-    """Die with the parent, even amid a grade that holds the GIL. Between grades the closed connection says so."""
+def _die_with_parent() -> Callable[[bool], None]:
+    """Make this process die with its parent during a grade, even one that holds the GIL.
+
+    Returns a function to call with True before a grade and False after it: between grades the closed connection is
+    enough, and functions registered with atexit can run.
+    """
     if not sys.platform.startswith("linux"):
         threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
         return lambda active: None
     prctl, parent = ctypes.CDLL(None).prctl, os.getppid()
 
-    def dies(active: bool) -> None:
+    def set_active(active: bool) -> None:
         prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL) if active else 0, 0, 0, 0)
-        if active and os.getppid() != parent:  # it died just before
+        if active and os.getppid() != parent:  # it died before the call
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return dies
+    return set_active
 
 
 def _watch_parent(parent: int) -> None:
@@ -183,12 +191,12 @@ def _watch_parent(parent: int) -> None:
 
 
 def _send(connection: socket.socket, message: bytes) -> None:
-    with suppress(OSError):  # the parent is gone: the next receive says so
+    with suppress(OSError):  # the parent is gone; the next receive returns None
         connection.sendall(_HEAD.pack(len(message)) + message)
 
 
 def _receive(connection: socket.socket) -> bytes | None:
-    """A message; None if the connection is closed."""
+    """Return a message; None if the connection is closed."""
     if (head := _exactly(connection, _HEAD.size)) is None:
         return None
     return _exactly(connection, _HEAD.unpack(head)[0])

@@ -1,11 +1,10 @@
-"""Worker processes for `grader.py`: whatever a grader does with an answer, only its own grade is affected.
+"""Runs `grader.py` in worker processes, so that what a grader does with an answer only affects its own grade.
 
-A grader may hold the GIL, crash, or call `os._exit`, because of its own faults or because of what an agent answered. So
-it runs in a process that can be killed. Processes are started when they are needed, and used again, since starting
-one takes longer than most grading.
+A grader may hold the GIL, crash, or call `os._exit`, because of its own faults or because of an agent's answer. So it
+runs in a process that can be killed. Processes are started when they are needed and used again, because a start takes
+longer than most grades.
 
-What goes to a process is a pickle. What comes back is read as JSON, and never unpickled: a grader that handles what an
-agent wrote may do what the agent wants.
+Requests are pickles. Replies are JSON and never unpickled: an agent's answer may have taken over its grader.
 """
 
 from __future__ import annotations
@@ -30,22 +29,23 @@ if TYPE_CHECKING:
 
 PROCESSES: Final = max(2, min(4, os.cpu_count() or 1))
 BUSY: Final = 0.8
-"""The share of its time for which a grader had the processor, if no other process can have slowed it down."""
+"""If a grader had the processor for this share of its limit, no other process can have slowed it down."""
 MISSING_ANSWER: Final = Answer(problem="/workspace/outputs/answer.json not found")
 
 
 class AnswerBrokeGrader(GraderFailed):
-    """The answer made its grader crash or hang, twice, and the grader is sound otherwise: the agent earns 0."""
+    """The answer made its grader crash or hang, twice, and the grader works on other answers: reward 0."""
 
     code = "grader_broken"
 
 
 class _Broke(Exception):
-    """A grader crashed or took too long; `str()` says which, and where.
+    """A grader crashed or took too long; str: which, and at which line.
 
-    `by_itself`: whether what else the machine did can't be the reason: it crashed other than by SIGKILL, which is how
-    the kernel gets memory back, or had the processor for most of its time. `by_machine`: whether it must be the reason:
-    the grader was killed and had little memory, or waited for the processor for longer than its own limit.
+    `by_itself`: other processes can't be the reason. It crashed other than by SIGKILL, which the kernel sends if memory
+    is short, or it had the processor for most of its time.
+    `by_machine`: other processes must be the reason. It was killed and had little memory, or it waited for a processor
+    longer than its limit.
     """
 
     def __init__(self, problem: str, *, by_itself: bool, by_machine: bool) -> None:
@@ -54,42 +54,42 @@ class _Broke(Exception):
 
 
 class _Unsure(Exception):
-    """A grader failed in a process that other graders have used, so one of these may be the reason."""
+    """A grader failed in a process that ran other graders before, so one of these may be the reason."""
 
 
 class GraderPool:
-    """At most `most` processes, each with `seconds` for a grade. Safe to use from any thread."""
+    """At most `max_processes` processes, with a limit of `seconds` for a grade. Thread-safe."""
 
-    def __init__(self, *, seconds: float | None = None, most: int = PROCESSES) -> None:
+    def __init__(self, *, seconds: float | None = None, max_processes: int = PROCESSES) -> None:
         self._seconds = seconds
-        self._most = most
+        self._max_processes = max_processes
         self._changed = threading.Condition()
         self._idle: list[GraderProcess] = []
         self._busy: set[GraderProcess] = set()
         self._running = 0
         self._exclusive = 0
-        """How many wait for the pool to be empty, or have it for themselves."""
+        """How many threads wait for the whole pool or have it."""
         self._closed = False
         self._sound: dict[tuple[Path, str], bool] = {}
-        """By path and source of a grader, whether it graded a missing answer without fault."""
+        """Whether a grader, by path and digest, graded a missing answer without a failure."""
 
     @property
     def seconds(self) -> float:
+        """The limit of a grade."""
         return GRADE_SECONDS if self._seconds is None else self._seconds
 
     def grade(self, grader: OwnGrader, task: Any, answer: Answer, rollout: Any) -> Grade:
         """Return what `grade()` of the `grader.py` returns. Raises GraderFailed.
 
-        A grader that breaks is tried again, in a fresh process. If what else the machine did may be the reason, no
-        other grader runs beside it then. It is not always so, because that would let an agent hold up all grading for
-        a minute.
+        A grader that breaks is tried again, in a new process. If other processes may be the reason, no other grader
+        runs at the same time; only then, because otherwise an agent could delay all grading for a minute.
         """
         with without_limit():
             failures = 0
-            alone = fresh = False
+            exclusive = fresh = False
             while True:
                 try:
-                    with self._whole_pool() if alone else self._place():
+                    with self._whole_pool() if exclusive else self._place():
                         return self._run(task, answer, rollout, fresh=fresh)
                 except _Unsure:
                     fresh = True
@@ -97,20 +97,23 @@ class GraderPool:
                     failures += 1
                     if self._sound.get((grader.path, grader.sha256)) is False:
                         raise GraderFailed(str(broke)) from None
-                    if failures > 1 and (alone or broke.by_itself):
+                    if failures > 1 and (exclusive or broke.by_itself):
                         failure, by_machine = str(broke), broke.by_machine
                         break
-                    fresh, alone = True, not broke.by_itself
+                    fresh, exclusive = True, not broke.by_itself
             if by_machine:
                 advice = "run fewer rollouts at once, then grade again"
-                raise GraderFailed(f"{failure}; others used up the machine; {advice}")
+                raise GraderFailed(f"{failure}; other processes used up the machine; {advice}")
             if not self._is_sound(grader, task, rollout):
                 raise GraderFailed(failure)
         graded = "a missing answer" if task.expected is None else "a missing answer and the expected one"
         raise AnswerBrokeGrader(f"grader_broken: {failure}, twice; it grades {graded}, so this answer broke it")
 
     def _is_sound(self, grader: OwnGrader, task: Any, rollout: Any) -> bool:
-        """Whether it grades a missing answer, and survives the expected one, which may lack artifacts that it needs."""
+        """Return True if it grades a missing answer, and does not break on the expected one.
+
+        It may raise on the expected one, which may lack artifacts.
+        """
         key = grader.path, grader.sha256
         if key not in self._sound:
             try:
@@ -126,14 +129,14 @@ class GraderPool:
         return self._sound[key]
 
     def close_idle(self) -> None:
-        """End the processes that grade nothing; another grade starts a new one."""
+        """End the processes that are idle. The next grade starts one again."""
         with self._changed:
             idle, self._idle = self._idle, []
         for process in idle:
             process.close()
 
     def close(self) -> None:
-        """End all processes. Nothing is graded any more."""
+        """End all processes. Later grades raise GraderFailed."""
         with self._changed:
             self._closed = True
             busy = list(self._busy)
@@ -146,7 +149,7 @@ class GraderPool:
     @contextlib.contextmanager
     def _place(self) -> Iterator[None]:
         with self._changed:
-            self._changed.wait_for(lambda: not self._exclusive and self._running < self._most)
+            self._changed.wait_for(lambda: not self._exclusive and self._running < self._max_processes)
             self._running += 1
         try:
             yield
@@ -175,7 +178,7 @@ class GraderPool:
         process = self._take(fresh=fresh)
         keep = False
         try:
-            reply = _parse(process.ask(task, answer, rollout, self.seconds))
+            reply = _parse(process.grade(task, answer, rollout, self.seconds))
             keep = not reply.get("spoiled")
             return _grade_of(reply)
         except ProcessTooSlow as slow:
@@ -202,7 +205,7 @@ class GraderPool:
             idle = self._idle.pop() if self._idle else None
             process = GraderProcess() if fresh or idle is None else idle
             self._busy.add(process)
-        if idle is not None and idle is not process:  # so that there are not more processes than places
+        if idle is not None and idle is not process:  # a new process replaces it
             idle.kill()
         return process
 
@@ -222,12 +225,14 @@ def _parse(reply: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
-        raise GraderFailed("the grader's process sent what is no reply; it may not use descriptors of others")
+        raise GraderFailed(
+            "the grader's process sent an invalid reply; a grader must not write to descriptors that it did not open"
+        )
     return parsed
 
 
 def _grade_of(reply: Mapping[str, Any]) -> Grade:
-    """The Grade that a process sent, checked like any other."""
+    """Return the Grade in a reply, checked like any other. Raises GraderFailed."""
     if (failed := reply.get("failed")) is not None:
         raise GraderFailed(str(failed))
     if (raised := reply.get("raised")) is not None:
@@ -237,7 +242,7 @@ def _grade_of(reply: Mapping[str, Any]) -> Grade:
         note = reply["note"]
         return Grade(reply["reward"], reasons, None if note is None else str(note))
     except (KeyError, TypeError, ValueError) as error:
-        raise GraderFailed(f"the grader's process sent what is no Grade: {error}") from None
+        raise GraderFailed(f"the grader's process sent an invalid Grade: {error}") from None
 
 
 def _end_text(returncode: int) -> str:
@@ -250,7 +255,7 @@ def _end_text(returncode: int) -> str:
 
 
 def _place_text(task: Any, frames: list[tuple[str, int]]) -> str:
-    """The line of the task's own grader, of the frames with the innermost first."""
+    """Return the innermost line in the task's grader.py, in brackets; "" if it is in none of the frames."""
     own = next((line for file, line in frames if file == os.fspath(task.grader.path)), None)
     return "" if own is None else f" ({task.grader.path.name}:{own})"
 

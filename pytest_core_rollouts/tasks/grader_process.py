@@ -1,4 +1,4 @@
-"""One worker process for graders, as its parent sees it: started, asked, and killed when it takes too long."""
+"""A worker process for graders, from the parent's side: starts it, sends it grades, kills it if it takes too long."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from pytest_core_rollouts.grading.threads import GraderFailed
 START_SECONDS: Final = 60.0
 REPLY_LIMIT: Final = 64 * 1024 * 1024
 TASKS_KEPT: Final = 256
-"""Tasks that a process keeps, so that each is sent once."""
+"""Tasks that a process keeps, so that each is only sent once."""
 CLOSE_SECONDS: Final = 2.0
 TRACE_SECONDS: Final = 0.2
 DELAY_FACTOR: Final = 4
 """How many times its limit a grader may wait for a processor, in addition."""
 OWN_MEMORY: Final = 0.25
-"""The share of the machine's memory from which on a grader itself may be why the kernel killed it."""
+"""If the kernel killed a grader with at least this share of the machine's memory, the grader may be the reason."""
 _HEAD: Final = struct.Struct(">Q")
 _FRAME: Final = re.compile(r'^  File "(.*)", line (\d+) in ', re.MULTILINE)
 _MAIN: Final = "import sys; sys.path[:] = sys.argv[3:]; from pytest_core_rollouts.grader_worker import main; main()"
 
-# A worker dies with the thread that started it (PR_SET_PDEATHSIG), so this thread lives as long as we do.
+# A worker dies with the thread that started it (PR_SET_PDEATHSIG), so this thread is never ended.
 _SPAWNER: Final = ThreadPoolExecutor(1, thread_name_prefix="grader-spawner")
 
 
 class ProcessEnded(Exception):
-    """The process ended without a reply. `frames`: file and line where it was, innermost first, if it could say so."""
+    """The process ended without a reply. `frames`: files and lines where it was, innermost first; empty: unknown."""
 
     def __init__(self, returncode: int, frames: list[tuple[str, int]], peak_bytes: int) -> None:
         self.returncode, self.frames, self._peak_bytes = returncode, frames, peak_bytes
@@ -51,12 +51,12 @@ class ProcessEnded(Exception):
 
     @property
     def by_others(self) -> bool:
-        """Whether it was killed by SIGKILL and had little memory: somebody else, or others who used the memory up."""
+        """True if it was killed by SIGKILL and had little memory, so other processes caused that."""
         return self.returncode == -signal.SIGKILL and self._peak_bytes < OWN_MEMORY * _machine_bytes()
 
 
 class ProcessTooSlow(ProcessEnded):
-    """The process was killed, because it took too long.
+    """The process took too long and was killed.
 
     `processor_s`: seconds of processor time that it had; `delay_s`: seconds that it waited for a processor.
     """
@@ -66,7 +66,7 @@ class ProcessTooSlow(ProcessEnded):
 
 
 class GraderProcess:
-    """A fresh interpreter, since a fork of a process with threads may never get on. Used by one thread at a time."""
+    """A new interpreter, because a fork of a process with threads may hang. Used by one thread at a time."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -75,17 +75,17 @@ class GraderProcess:
         self._surroundings: tuple[Any, ...] = ()
         self._graders: set[tuple[Path, str]] = set()
         self._tasks: dict[int, Any] = {}
-        """The tasks that it has, by their numbers; kept so that no other object gets one of these numbers."""
+        """The tasks that the process has, by id(); kept here so that no other object gets the same id()."""
 
     def has_run_others(self, task: Any) -> bool:
-        """Whether it ran the grader of another task, which may have left anything behind."""
+        """Return True if it ran the grader of another task, which may have changed the process."""
         return bool(self._graders - {(task.grader.path, task.grader.sha256)})
 
-    def ask(self, task: Any, answer: Answer, rollout: Any, seconds: float) -> bytes:
-        """Send a grade to be done, and return the reply. `seconds` without those that it waits for a processor.
+    def grade(self, task: Any, answer: Answer, rollout: Any, seconds: float) -> bytes:
+        """Grade an answer in the process and return its reply. Time that it waits for a processor does not count.
 
-        Raises ProcessTooSlow or ProcessEnded, after which nothing is left of the process; GraderFailed if it can't be
-        asked.
+        Raises ProcessTooSlow or ProcessEnded, after which nothing is left of the process; GraderFailed if no process
+        can be started or the rollout can't be sent.
         """
         message = self._message(task, answer, rollout)
         self._graders.add((task.grader.path, task.grader.sha256))
@@ -106,7 +106,7 @@ class GraderProcess:
             raise ProcessEnded(*self._end(None)) from None
 
     def close(self) -> None:
-        """Let an idle process end by itself, and kill it if it does not."""
+        """Let an idle process end by itself; kill it if it takes too long."""
         if self._process is not None:
             self._socket.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -114,7 +114,7 @@ class GraderProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the process and what it started; may be called from another thread than that which asks."""
+        """Kill the process and what it started. May be called from any thread, also during `grade`."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -128,7 +128,7 @@ class GraderProcess:
     def _start(self) -> None:
         try:
             self._folder = Path(tempfile.mkdtemp(prefix="rollout-grader-"))
-            self._folder.chmod(0o711)  # sandboxes that a grader makes lie in it, and may belong to another user
+            self._folder.chmod(0o711)  # sandboxes that a grader makes are in it, and may belong to another user
             self._socket, other = socket.socketpair()
             with other:
                 self._process = _SPAWNER.submit(self._spawn, other.fileno()).result()
@@ -142,15 +142,15 @@ class GraderProcess:
         return subprocess.Popen(
             [sys.executable, *flags, "-c", _MAIN, str(descriptor), str(self._folder), *sys.path],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,  # what a grader prints may be an agent's, or a secret
+            stdout=subprocess.DEVNULL,  # a grader may print an agent's text, or a secret
             stderr=subprocess.DEVNULL,
-            env={name: value for name, value in os.environ.items() if name != VARIABLE},  # each message says it
+            env={name: value for name, value in os.environ.items() if name != VARIABLE},  # it is sent with each grade
             pass_fds=[descriptor],
-            start_new_session=True,  # Ctrl-C is not for it, and it is killed with all that it started
+            start_new_session=True,  # Ctrl-C must not end it; killing the group kills all that it started
         )
 
     def _end(self, hint: signal.Signals | None) -> tuple[int, list[tuple[str, int]], int]:
-        """Kill the process. Returns its exit code, where it was (SIGABRT makes it write that down), and its memory."""
+        """Kill the process. Returns its exit code, where it was (SIGABRT makes it write that), and its peak memory."""
         process, folder = self._process, self._folder
         assert process is not None
         assert folder is not None
@@ -165,16 +165,16 @@ class GraderProcess:
         return process.returncode, [(file, int(line)) for file, line in _FRAME.findall(written)], peak_bytes
 
     def _processor_s(self) -> float:
-        """Processor time that the process has had, in seconds; 0 where the system does not say."""
+        """Return the processor time of the process, in seconds; 0 if unknown."""
         assert self._process is not None
         try:
-            # as clock_getcpuclockid(3) makes it, which Python lacks
+            # clock_getcpuclockid(3), which Python lacks
             return time.clock_gettime(~self._process.pid << 3 | 2)
         except OSError:
             return 0.0
 
     def _delay_s(self) -> float:
-        """How long its main thread has been ready and waited for a processor, in seconds; 0 if that is not known."""
+        """Return how long its main thread was ready and waited for a processor, in seconds; 0 if unknown."""
         assert self._process is not None
         try:
             return int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[1]) / 1e9
@@ -197,9 +197,9 @@ class GraderProcess:
                 self._tasks.clear()
                 message["forget"] = True
             self._tasks[id(task)] = task
-            message["sent"] = (_pickled(task), task.path, task.id, task.grading_digest)
+            message["sent"] = (_pickle_or_none(task), task.path, task.id, task.grading_digest)
         if is_dataclass(rollout) and not isinstance(rollout, type) and getattr(rollout, "task", None) is task:
-            message["rollout"] = replace(rollout, task=None)  # it gets the task that the process has
+            message["rollout"] = replace(rollout, task=None)  # the process uses its own copy of the task
             message["with_task"] = True
         try:
             return pickle.dumps(message)
@@ -207,19 +207,19 @@ class GraderProcess:
             raise GraderFailed(f"the grader was not run: the rollout can't be sent to its process: {error}") from None
 
     def _send(self, message: bytes, limit: _Limit) -> None:
-        self._socket.settimeout(max(limit.left(), 0.001))
+        self._socket.settimeout(max(limit.seconds_left(), 0.001))
         self._socket.sendall(_HEAD.pack(len(message)) + message)
 
     def _receive(self, limit: _Limit) -> bytes:
         (length,) = _HEAD.unpack(self._exactly(_HEAD.size, limit))
         if length > REPLY_LIMIT:
-            raise GraderFailed(f"the grader's Grade has {length:,} bytes; {REPLY_LIMIT:,} are read at most")
+            raise GraderFailed(f"the grader's Grade has {length:,} bytes; at most {REPLY_LIMIT:,} are read")
         return self._exactly(length, limit)
 
     def _exactly(self, number: int, limit: _Limit) -> bytes:
         received = bytearray()
         while len(received) < number:
-            if (left := limit.left()) <= 0:
+            if (left := limit.seconds_left()) <= 0:
                 raise TimeoutError
             self._socket.settimeout(left)
             try:
@@ -227,25 +227,26 @@ class GraderProcess:
             except TimeoutError:
                 continue
             if not part:
-                raise EOFError("it ended")
+                raise EOFError("the process ended")
             received += part
         return bytes(received)
 
 
 class _Limit:
-    """Seconds that a process has, without those that it waits for a processor: other work must not fail a grader."""
+    """The time limit of a grade. Time that the process waits for a processor is added, up to DELAY_FACTOR times."""
 
     def __init__(self, seconds: float, delay_s: Callable[[], float]) -> None:
-        self._end, self._most = time.monotonic() + seconds, DELAY_FACTOR * seconds
+        self._end, self._max_delay = time.monotonic() + seconds, DELAY_FACTOR * seconds
         self._delay_s, self._before = delay_s, delay_s()
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
+        """Return the seconds that are left; 0 or less: none."""
         left = self._end - time.monotonic()
-        return left if left > 0 else left + min(self._delay_s() - self._before, self._most)
+        return left if left > 0 else left + min(self._delay_s() - self._before, self._max_delay)
 
 
 def _reap(process: subprocess.Popen[bytes], seconds: float) -> int:
-    """Wait until the process ends, for so long at most. Returns the most memory that it had, in bytes; 0 if unknown."""
+    """Wait at most `seconds` until the process ends. Returns its peak memory in bytes; 0 if unknown."""
     deadline = time.monotonic() + seconds
     while process.returncode is None and time.monotonic() < deadline:
         try:
@@ -260,7 +261,7 @@ def _reap(process: subprocess.Popen[bytes], seconds: float) -> int:
 
 
 def _machine_bytes() -> int:
-    """The memory of this machine, or as much of it as this container may use."""
+    """Return the bytes of memory of this machine, or of this container if it may use less."""
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # ValueError: "max"
@@ -268,8 +269,8 @@ def _machine_bytes() -> int:
     return min(sizes)
 
 
-def _pickled(task: Any) -> bytes | None:
-    """The task; None if it can't be sent, so that the process has to load it from its folder."""
+def _pickle_or_none(task: Any) -> bytes | None:
+    """Return the task's pickle; None if it has none, so that the process loads the task from its folder."""
     try:
         return pickle.dumps(task)
     except Exception:  # noqa: BLE001 - pickling runs code of the objects
@@ -277,7 +278,7 @@ def _pickled(task: Any) -> bytes | None:
 
 
 def _environment() -> dict[str, str]:
-    """The environment, with the places to hide (`embedded.hidden`), without what changes with each pytest item."""
+    """Return the environment, with the hidden places, without the variable that changes with each pytest item."""
     return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 
 

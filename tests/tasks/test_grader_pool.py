@@ -33,7 +33,7 @@ SPARES_MISSING = "    if answer.problem:\n        return 0\n"
 
 @pytest.fixture
 def pool() -> Iterator[GraderPool]:
-    pool = GraderPool(seconds=1.5, most=2)
+    pool = GraderPool(seconds=1.5, max_processes=2)
     yield pool
     pool.close()
 
@@ -208,7 +208,7 @@ def test_a_grader_that_others_take_the_machine_from_makes_no_answer_0(
 
     What the system reports of the second is set here: to starve a process for certain takes more than a test has.
     """
-    others = "others used up the machine; run fewer rollouts at once, then grade again$"
+    others = "other processes used up the machine; run fewer rollouts at once, then grade again$"
     with pytest.raises(GraderFailed, match=f"ended by SIGKILL, out of memory.; {others}") as caught:
         grade(f"import os\ndef grade(answer):\n{SPARES_MISSING}    os.kill(os.getpid(), 9)\n")
     assert caught.value.code == "grader"
@@ -255,7 +255,7 @@ def test_what_a_grader_leaves_behind_fails_no_other_grader(tmp_path: Path, left:
     imports = "import resource, signal, sys, time\ndef grade(answer):\n"
     leaves = task_with(tmp_path / "leaves", f"{imports}    {left}\n    return 1\n")
     other = task_with(tmp_path / "other", f"{imports}{SPARES_MISSING}    {victim}\n    return 1\n")
-    pool = GraderPool(seconds=5, most=1)
+    pool = GraderPool(seconds=5, max_processes=1)
     try:
         for task in (leaves, other):
             assert pool.grade(task.grader, task, Answer(value={}), None).reward == 1  # type: ignore[arg-type]
@@ -316,7 +316,7 @@ def test_what_a_grader_started_ends_with_it(grade: Any, tmp_path: Path) -> None:
 
 
 def test_processes_are_few_started_when_needed_used_again_and_ended(tmp_path: Path) -> None:
-    pool = GraderPool(most=2)
+    pool = GraderPool(max_processes=2)
     task = task_with(
         tmp_path / "t",
         "import os\nfrom pytest_core_rollouts.grading import Grade\n"
