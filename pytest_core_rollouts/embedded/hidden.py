@@ -1,12 +1,11 @@
-"""Places of this machine that no sandbox may show, known to this process and to those that it starts.
+"""Paths of this machine that no sandbox may show, for this process and the processes that it starts.
 
-    end = hide([rootdir, tasks, results])   # from now on, in every sandbox that is made
-    hidden_places()                         # ("/srv/project", "/srv/results"): plain text, to be passed on
+    end = hide([rootdir, tasks, results])   # from now on, in every new sandbox
+    hidden_places()                         # ("/srv/project", "/srv/results")
     end()
 
-A child process learns them from the environment variable CORE_ROLLOUTS_HIDDEN. One that is started without our
-environment must be given `hidden_places()` and call `hide` itself. Only the standard library, so that importing this
-costs nothing.
+A child process gets them from the environment variable CORE_ROLLOUTS_HIDDEN. A child without this environment must be
+given `hidden_places()` and call `hide` itself. Only uses the standard library, so that importing it is cheap.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ PROGRAM_FOLDERS: Final = (
     *("bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec"),
     *("include", "share", "games", "ssl"),
 )
-"""What is shown of a folder like /usr when something hides the folder itself."""
+"""The parts of a folder like /usr that sandboxes still show if the folder itself is hidden."""
 _BYTES: Final = 48 * 1024  # the kernel passes at most 128 KiB as one variable, and bwrap takes 3,000 masks
 
 _lock = threading.Lock()
 _counts: Counter[str] = Counter()
-"""How often each place was hidden: two runs in one process may hide the same."""
+"""How often each place is hidden: two runs in one process may hide the same place."""
 
 
 def hide(places: Iterable[str | os.PathLike[str]]) -> Callable[[], None]:
-    """Hide these places from every sandbox that is made from now on. Returns a function that ends it."""
+    """Hide these places from every sandbox created from now on. Returns a function that ends it."""
     real = frozenset(os.path.realpath(place) for place in places)
     with _lock:
         _counts.update(real)
@@ -53,15 +52,15 @@ def hide(places: Iterable[str | os.PathLike[str]]) -> Callable[[], None]:
 
 
 def hidden_places() -> tuple[str, ...]:
-    """The places that no sandbox may show, as real paths, sorted. A few, however many tasks there are."""
+    """Return the places that no sandbox may show: real paths, sorted, merged so that they are few."""
     with _lock:
         return _places()
 
 
 def merge_places(places: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """As few real paths as hide all of these: those inside another one are left out.
+    """Return the fewest real paths that hide all of these: paths inside another one are left out.
 
-    Where very many are left, folders that lie together are replaced by the folder around them.
+    If very many are left, they are replaced by the folders around them.
     """
     return _fewest({os.path.realpath(place) for place in places})
 
@@ -89,29 +88,30 @@ def _parent(place: str) -> str:
 
 @dataclass(frozen=True)
 class Places:
-    """Real paths. Nothing of `private` is ever shown; a part of `hidden` may be, where the user names it as a mount."""
+    """Real paths. A sandbox never shows `private`; it shows a part of `hidden` if the user mounts it."""
 
     hidden: tuple[str, ...] = ()
     private: tuple[str, ...] = ()
 
     @property
     def all(self) -> tuple[str, ...]:
+        """Both kinds."""
         return (*self.hidden, *self.private)
 
 
 def find_places(
     project: Iterable[Path], *, tasks: Iterable[Path] = (), files: Iterable[Path] = (), folders: Iterable[Path] = ()
 ) -> Places:
-    """What to hide for a project: its folders and the working directory, and what is private.
+    """Return what to hide for a project: its folders and the working directory, and what is private.
 
-    `tasks`: folders that are or hold tasks; `files`: with results; `folders`: with only results or captures. What is
-    around tasks and files is hidden too: other tasks, kept files, the results of others.
+    `tasks`: folders that are or contain tasks; `files`: result files; `folders`: folders with only results or captures.
+    The folders around tasks and files are hidden too, because they contain other tasks, kept files and results.
     """
     files, tasks = list(files), list(tasks)
     real = {os.path.realpath(task) for task in tasks}
     around = {os.path.realpath(parent) for parent in {task.parent for task in tasks}}
     around |= {_parent(task) for task in real}
-    around = {place for place in around if not _is_for_programs(place)}  # there the task itself has to do
+    around = {place for place in around if not _is_for_programs(place)}  # there only the task itself can be hidden
     kept = [
         path for file in files for path in (file, file.with_suffix(".files"), file.with_name(f".{file.stem}.files"))
     ]
@@ -120,12 +120,12 @@ def find_places(
 
 
 def _is_for_programs(place: str) -> bool:
-    """Whether the folder can't be hidden: it holds programs, or is one that they are in."""
+    """Return whether the folder can't be hidden because the system's programs or Python are in it."""
     return holds_programs(place) or (Path(place).name in PROGRAM_FOLDERS and holds_programs(_parent(place)))
 
 
 def holds_programs(place: str) -> bool:
-    """Whether the system's programs or the running Python lie in the folder, so that it can't be hidden as a whole."""
+    """Return whether the system's programs or the running Python are below, so that it can't be hidden as a whole."""
     roots = ("/usr", "/usr/local", os.path.realpath(sys.base_prefix))
     return any(place == root or root.startswith(place.rstrip("/") + "/") for root in roots)
 
@@ -146,7 +146,7 @@ def _publish() -> None:
 
 
 def _inherit() -> None:
-    """What the process that started this one hides is hidden here to the end."""
+    """Hide what the parent process hid when it started this one, until this process ends."""
     if not (text := os.environ.get(VARIABLE)):
         return
     try:

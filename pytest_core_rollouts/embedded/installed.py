@@ -1,7 +1,7 @@
-"""Where the real agent programs are on this machine. Standard library alone: the client asks here too.
+"""Find the real agent programs on this machine. Only the standard library, because the client imports this too.
 
-A program is looked for on PATH, in npm's global folder, and in the PyPI packages that carry one. What counts is the
-native program: a launcher written for node is only a pointer to it, and would leave it behind when killed.
+A program is looked for on PATH, in the PyPI packages that contain one, and in npm's global folder. Only the native
+program is used: if a launcher written for node is killed, the program that it has started goes on.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ _NPM_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True)
 class Program:
-    """A native program, and what it wants to find relative to itself."""
+    """A native program, and the files that it needs at fixed places relative to itself."""
 
     file: Path
     companions: tuple[Path, ...] = ()
 
     def binds(self, folder: str) -> Iterator[tuple[Path, str]]:
-        """What to bind, and where below `folder` inside; the program is the first."""
+        """Yield what to mount, and where in the sandbox below `folder`; the program comes first."""
         yield self.file, f"{folder}/bin/{self.file.stem}"
         for path in self.companions:
             yield path, f"{folder}/{path.relative_to(self.file.parents[1])}"
 
 
 class NotInstalled(Exception):
-    """A program is not on this machine; str: what to do."""
+    """A program is not installed on this machine; str: what to do."""
 
 
 def find_codex() -> Program:
-    """Raises NotInstalled."""
+    """Return the codex program. Raises NotInstalled."""
     for place in _places("codex", "@openai/codex", "codex_cli_bin"):
         for file in _codex_files(place):
             if _is_native(file):
-                beside = (file.parents[1] / "codex-path", file.parent / "codex-code-mode-host")
-                return Program(file, tuple(path for path in beside if path.exists()))
+                companions = (file.parents[1] / "codex-path", file.parent / "codex-code-mode-host")
+                return Program(file, tuple(path for path in companions if path.exists()))
     raise NotInstalled(
         "the codex program is not installed: npm install -g @openai/codex (or pip install openai-codex-cli-bin)"
     )
 
 
 def find_claude() -> Program:
-    """Raises NotInstalled."""
+    """Return the Claude Code program. Raises NotInstalled."""
     for place in _places("claude", "@anthropic-ai/claude-code", "claude_agent_sdk"):
         for file in _claude_files(place):
             if _is_native(file):
@@ -62,7 +62,7 @@ def find_claude() -> Program:
 
 
 def _places(command: str, npm_package: str, module: str) -> Iterator[Path]:
-    """Where a program may be: the command on PATH, then folders of packages, the cheapest to ask for first."""
+    """Yield where a program may be: the command on PATH, then packages' folders, starting with the fastest look-up."""
     on_path = shutil.which(command)
     if on_path is not None:
         yield Path(on_path).resolve()
@@ -75,20 +75,20 @@ def _places(command: str, npm_package: str, module: str) -> Iterator[Path]:
 
 @cache
 def _npm_root() -> Path | None:
-    """npm's global folder, None without npm."""
+    """Return npm's global folder; None without npm."""
     npm = shutil.which("npm")
     if npm is None:
         return None
     try:
-        told = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, timeout=_NPM_TIMEOUT_S)
+        done = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, timeout=_NPM_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    path = Path(told.stdout.strip() or "/nonexistent")
+    path = Path(done.stdout.strip() or "/nonexistent")
     return path if path.is_dir() else None
 
 
 def _codex_files(place: Path) -> Iterator[Path]:
-    """`place`: the native program, its launcher, or a package's folder."""
+    """Yield candidates; `place` is the native program, its launcher, or a package's folder."""
     if place.is_file():
         yield place
         place = place.parents[1]
@@ -107,7 +107,7 @@ def _claude_files(place: Path) -> Iterator[Path]:
 
 
 def _npm_variants(package: Path, name: str) -> Iterator[Path]:
-    """The packages for one kind of machine each, that npm puts below the package or beside it."""
+    """Yield the packages for this kind of machine, which npm installs below the package or next to it."""
     machine = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     for scope in (package / "node_modules" / package.parent.name, package.parent):
         for libc in ("", "-musl"):

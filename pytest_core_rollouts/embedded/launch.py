@@ -1,4 +1,4 @@
-"""Start and end the embedded Core's process. Standard library alone, so that importing it costs nothing."""
+"""Start and end the embedded Core's process. Uses only the standard library, so that importing it is cheap."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from typing import IO, Any
 
 from .hidden import hidden_places, merge_places
 
-HARNESSES = ("oracle", "nop", "codex", "claude_sdk")  # what the embedded Core serves
+HARNESSES = ("oracle", "nop", "codex", "claude_sdk")  # that the embedded Core can run
 
 _BACKLOG = 1024
 _STOP_S = 10.0  # how long the process may take to kill its sandboxes and remove their folders
-_PASSED_ON = (
+_INHERITED = (
     *("HOME", "LANG", "LANGUAGE", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR", "TZ", "VIRTUAL_ENV"),
-    *("SSL_CERT_DIR", "SSL_CERT_FILE"),  # whom to trust
-    *("NPM_CONFIG_PREFIX", "npm_config_prefix"),  # where programs are
-    "CORE_ROLLOUTS_CGROUP",  # where sandboxes' cgroups may be made
+    *("SSL_CERT_DIR", "SSL_CERT_FILE"),  # trusted certificates
+    *("NPM_CONFIG_PREFIX", "npm_config_prefix"),  # where npm installs programs
+    "CORE_ROLLOUTS_CGROUP",  # where sandboxes' cgroups can be created
 )
-_PASSED_ON_PREFIXES = ("LC_", "LD_LIBRARY_", "COVERAGE_")
+_INHERITED_PREFIXES = ("LC_", "LD_LIBRARY_", "COVERAGE_")
 
 
 def why_missing(harness: str) -> str | None:
-    """What has to be installed before the embedded Core can run this harness; None: nothing."""
+    """Return what must be installed before the embedded Core can run this harness, or None."""
     from .installed import NotInstalled, find_claude, find_codex
 
     find = {"codex": find_codex, "claude_sdk": find_claude}.get(harness)
@@ -48,13 +48,13 @@ def why_missing(harness: str) -> str | None:
 
 
 class EmbeddedCoreError(Exception):
-    """The embedded Core could not be started; str: what is missing and the remedy."""
+    """The embedded Core could not be started; str: the reason and what to do."""
 
 
 class EmbeddedCore:
     """A Core on loopback: first its address and key, later (`start`) its process.
 
-    Whoever connects before the process is there waits in the socket's backlog.
+    A client that connects before the process has started waits in the socket's backlog.
     """
 
     def __init__(self, listener: socket.socket) -> None:
@@ -68,7 +68,7 @@ class EmbeddedCore:
 
     @classmethod
     def reserve(cls) -> EmbeddedCore:
-        """A listening socket on a random port of 127.0.0.1 and a random key; no process yet."""
+        """Return a Core with a listening socket on a random port of 127.0.0.1 and a random key; no process yet."""
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             listener.bind(("127.0.0.1", 0))
@@ -80,11 +80,12 @@ class EmbeddedCore:
 
     @property
     def pid(self) -> int | None:
-        """The process's id, once it was started."""
+        """The process's id; None before `start`."""
         return self._process.pid if self._process else None
 
     @property
     def running(self) -> bool:
+        """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def start(
@@ -102,20 +103,23 @@ class EmbeddedCore:
     ) -> None:
         """Start the process and wait until it serves; at most `timeout` seconds.
 
-        `hidden`: paths of the host that no sandbox may show, except parts that are bound into one on purpose.
-        `private`: paths, the tasks' above all, of which not even that is allowed. `capture`: an existing folder that
-        gets a JSONL of each rollout's requests to its model. `model_params`: merged into each of them, `{sample}` and
-        `{rollout_id}` filled in. `model_idle_s`: how long a model's server may be silent. `model_retries`: how often an
-        agent program may repeat a request that failed. `secrets`: masked in captures, beside the model's key. Raises
-        EmbeddedCoreError with the remedy when the extra is not installed or no sandbox can be made.
+        `hidden`: paths of the host that no sandbox may show, except parts that are mounted into one on purpose.
+        `private`: paths, mainly the tasks', that can't be mounted either. `capture`: an existing folder for a JSONL of
+        each rollout's requests to its model. `model_params`: merged into each of these requests, with `{sample}` and
+        `{rollout_id}` replaced. `model_idle_s`: seconds that a model's server may be silent. `model_retries`: how often
+        an agent program may repeat a failed request. `secrets`: masked in captures, in addition to the model's key.
+
+        Raises EmbeddedCoreError with what to do if the extra is not installed or no sandbox can be created.
         """
         if self._listener is None or self._process is not None:
-            raise EmbeddedCoreError("The embedded Core was started already, or closed: reserve another one.")
+            raise EmbeddedCoreError("this embedded Core was already started or closed; reserve another one")
         if not sys.platform.startswith("linux"):
-            raise EmbeddedCoreError("The embedded Core runs on Linux alone: its sandboxes are Linux namespaces.")
+            raise EmbeddedCoreError(
+                "the embedded Core only runs on Linux (its sandboxes are Linux namespaces); use --core URL"
+            )
         scratch = tempfile.mkdtemp(
             prefix=".pytest-core-rollouts-"
-        )  # a dot: pytest stays out, if TMPDIR is in a project
+        )  # with a dot, so that pytest does not collect it if TMPDIR is inside a project
         self._folders = [Path(scratch)]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
         atexit.register(self.stop)
@@ -140,13 +144,13 @@ class EmbeddedCore:
         except BaseException:
             self.stop()
             raise
-        self._listener.close()  # the process's copy is the one that serves: when it is gone, connections are refused
+        self._listener.close()  # only the process's copy stays open: once it has ended, connections are refused
         self._listener = None
 
     def stop(self) -> None:
-        """End the process and all its sandboxes, remove their folders. Repeatable; also done at exit.
+        """End the process and all its sandboxes, and remove their folders. Can be called again; also called at exit.
 
-        In a forked child of the process that reserved it, this does nothing.
+        Does nothing in a forked child of the process that reserved it.
         """
         if os.getpid() != self._owner:
             return
@@ -154,7 +158,7 @@ class EmbeddedCore:
         self.close()
         process = self._process
         if process is not None and process.stdin is not None and process.stdout is not None:
-            with contextlib.suppress(BrokenPipeError):  # it is gone already
+            with contextlib.suppress(BrokenPipeError):  # the process has ended
                 process.stdin.close()
             try:
                 process.wait(_STOP_S)
@@ -168,13 +172,13 @@ class EmbeddedCore:
             shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Give up the reserved socket, when no process has taken it over."""
+        """Close the reserved socket, unless a process has taken it over."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
 
     def errors(self) -> str:
-        """What the process wrote to its standard error last (at most 8 KiB); "" when there is nothing."""
+        """Return the last 8 KiB of the process's standard error; "" if it is empty."""
         if self._log is None or self._log.closed:
             return ""
         size = os.fstat(self._log.fileno()).st_size
@@ -191,48 +195,49 @@ class EmbeddedCore:
                 cwd="/",
                 env=_environment(),
                 pass_fds=[listener],
-                start_new_session=True,  # Ctrl-C is for us: we still cancel and delete then
+                start_new_session=True,  # Ctrl-C must not end it: the client still cancels and deletes Sessions
             )
         except OSError as error:
-            raise EmbeddedCoreError(f"The embedded Core could not be started: {sys.executable}: {error}") from error
+            raise EmbeddedCoreError(f"can't start the embedded Core: {sys.executable}: {error}") from error
 
     def _send(self, settings: dict[str, Any]) -> None:
-        """The settings go through stdin: arguments and environment can be read by others."""
+        """Send the settings through stdin, because others can read arguments and environment."""
         assert self._process is not None
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it died at once; why is read next
+        with contextlib.suppress(BrokenPipeError):  # it ended at once; `_await_ready` reports why
             self._process.stdin.write(json.dumps(settings).encode() + b"\n")
             self._process.stdin.flush()
 
     def _await_ready(self, deadline: float) -> None:
+        """Wait for the process's first line until `deadline` on the monotonic clock."""
         assert self._process is not None
         assert self._process.stdout is not None
         line = b""
         while not line.endswith(b"\n"):
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
-                raise EmbeddedCoreError(f"The embedded Core was not ready in time.{self._details()}")
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0 or not select.select([self._process.stdout], [], [], seconds_left)[0]:
+                raise EmbeddedCoreError(f"the embedded Core was not ready in time{self._details()}")
             chunk = os.read(self._process.stdout.fileno(), 65536)
             if not chunk:
-                raise EmbeddedCoreError(f"The embedded Core ended while it started.{self._details()}")
+                raise EmbeddedCoreError(f"the embedded Core ended while it started{self._details()}")
             line += chunk
-        answer = json.loads(line)
-        if "error" in answer:
-            raise EmbeddedCoreError(answer["error"])
-        self._folders = [Path(folder) for folder in answer["folders"]]
+        response = json.loads(line)
+        if "error" in response:
+            raise EmbeddedCoreError(response["error"])
+        self._folders = [Path(folder) for folder in response["folders"]]
 
     def _details(self) -> str:
-        said = self.errors()
-        return f" It said:\n{said}" if said else ""
+        errors = self.errors()
+        return f":\n{errors}" if errors else ""
 
 
 def _environment() -> dict[str, str]:
-    """The process's environment: no keys, and the package importable from where it was imported here."""
-    kept = {
-        name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)
+    """Return the process's environment: without keys, and with the package importable from the same place as here."""
+    environment = {
+        name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
     }
-    kept["PYTHONSAFEPATH"] = "1"  # (Python 3.11 and later) nothing is imported from the working folder
+    environment["PYTHONSAFEPATH"] = "1"  # do not import from the working folder (from Python 3.11 on)
     package_parent = str(Path(__file__).resolve().parents[2])
     if package_parent not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        kept["PYTHONPATH"] = os.pathsep.join(filter(None, (package_parent, kept.get("PYTHONPATH"))))
-    return kept
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package_parent, environment.get("PYTHONPATH"))))
+    return environment

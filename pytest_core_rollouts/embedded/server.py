@@ -1,4 +1,4 @@
-"""The embedded Core's process: one event loop that serves HTTP and runs the sandboxes, until its parent is gone."""
+"""The embedded Core's process: one event loop serves HTTP and runs the sandboxes, until the parent ends."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ __all__ = ["SandboxUnavailable", "Settings", "serve"]
 _PARENT_CHECK_S = 1.0
 _IDLE_CONNECTION_S = 75
 _OPEN_FILES = 65_536
-_STRANGERS = 512  # connections that have not shown the key
-_STRANGER_S = 10.0  # how long one may stay
+_MAX_UNAUTHENTICATED = 512  # connections without a request that had the key
+_UNAUTHENTICATED_S = 10.0  # how long one may stay open
 _SWEEP_S = 0.1
-_AGENT_MEMORY = 384 * 1024 * 1024  # bytes that a real agent program may well need
+_AGENT_MEMORY = 384 * 1024 * 1024  # bytes that a real agent program may need
 _MOST_AGENTS = 256
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the parent says on the first line of stdin."""
+    """The settings on the first line of stdin."""
 
     api_key: str = field(repr=False)
     listener: int  # fd of a listening socket
     parent: int  # pid
-    scratch: str  # an empty private folder of ours
+    scratch: str  # an empty private folder
     hidden: list[str] = field(default_factory=list)
     private: list[str] = field(default_factory=list)
     default_harness: str | None = None
@@ -57,6 +57,7 @@ class Settings:
 
     @property
     def model(self) -> ModelSettings:
+        """The part of the settings that the model proxies use."""
         return ModelSettings(
             capture=Path(self.capture) if self.capture else None,
             params=self.model_params,
@@ -68,9 +69,9 @@ class Settings:
 
 
 def serve(settings: Settings, ready: Callable[[list[Path]], None]) -> None:
-    """Serve until stdin closes, the parent is gone or SIGTERM comes; then kill every sandbox and remove their folders.
+    """Serve until stdin closes, the parent ends or SIGTERM arrives; then kill all sandboxes and remove their folders.
 
-    Calls `ready` with the folders in use, once requests are served. Raises SandboxUnavailable before that.
+    Calls `ready` with the folders in use once it serves requests. Raises SandboxUnavailable before that.
     """
     scratch = Path(settings.scratch)
     with contextlib.ExitStack() as stack:
@@ -91,7 +92,7 @@ async def _serve(settings: Settings, isolation: Isolation, ready: Callable[[], N
     auth = make_app(store, settings.api_key, settings.default_harness)
     config = uvicorn.Config(
         auth,
-        http=cast("type[asyncio.Protocol]", partial(_Connection, Strangers(), auth)),
+        http=cast("type[asyncio.Protocol]", partial(_Connection, UnauthenticatedConnections(), auth)),
         access_log=False,
         backlog=1024,
         date_header=False,
@@ -115,10 +116,10 @@ async def _serve(settings: Settings, isolation: Isolation, ready: Callable[[], N
         await serving
 
 
-class Strangers:
-    """Connections that have not shown the key: bounded in number and time, the oldest is dropped first.
+class UnauthenticatedConnections:
+    """Connections without a request that had the key: limited in number and time; the oldest is closed first.
 
-    Anybody on this machine can connect. What has shown the key once is no stranger, however long it is idle.
+    Every user of this machine can connect. A connection that has sent the key once may stay, even if idle.
     """
 
     def __init__(self) -> None:
@@ -128,10 +129,10 @@ class Strangers:
     def add(self, connection: _Connection) -> None:
         loop = asyncio.get_running_loop()
         self._since[connection] = loop.time()
-        # Not at once: the requests of many connections may have come and only not been read yet.
-        soon = len(self._since) > _most_strangers()
+        # Wait a moment: the requests of many connections may have arrived without being read yet.
+        soon = len(self._since) > _max_unauthenticated()
         if self._sweeping is None or (soon and self._sweeping.when() > loop.time() + _SWEEP_S):
-            self._plan(loop, _SWEEP_S if soon else _STRANGER_S)
+            self._plan(loop, _SWEEP_S if soon else _UNAUTHENTICATED_S)
 
     def discard(self, connection: _Connection) -> None:
         self._since.pop(connection, None)
@@ -146,8 +147,8 @@ class Strangers:
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         self._sweeping = None
-        too_many = len(self._since) - _most_strangers()
-        too_old = loop.time() - _STRANGER_S
+        too_many = len(self._since) - _max_unauthenticated()
+        too_old = loop.time() - _UNAUTHENTICATED_S
         for position, (connection, since) in enumerate(list(self._since.items())):
             if position >= too_many and since > too_old:
                 self._plan(loop, since - too_old)
@@ -156,35 +157,37 @@ class Strangers:
             connection.transport.abort()
 
 
-def _most_strangers() -> int:
-    """Most of the files that this process may open are for those with the key."""
-    return min(_STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+def _max_unauthenticated() -> int:
+    """Return the limit; most of the files that this process may open are left to connections with the key."""
+    return min(_MAX_UNAUTHENTICATED, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 
 
 class _Connection(H11Protocol):
-    """uvicorn's, which is a stranger until a request shows the key."""
+    """uvicorn's connection, which counts as unauthenticated until a request has the key."""
 
-    def __init__(self, strangers: Strangers, auth: AuthMiddleware, *arguments: Any, **options: Any) -> None:
+    def __init__(
+        self, unauthenticated: UnauthenticatedConnections, auth: AuthMiddleware, *arguments: Any, **options: Any
+    ) -> None:
         super().__init__(*arguments, **options)
-        self._strangers = strangers
+        self._unauthenticated = unauthenticated
         self._auth = auth
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._strangers.add(self)
+        self._unauthenticated.add(self)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self in self._strangers and self._auth.has_key(self.headers or ()):
-            self._strangers.discard(self)
+        if self in self._unauthenticated and self._auth.has_key(self.headers or ()):
+            self._unauthenticated.discard(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._strangers.discard(self)
+        self._unauthenticated.discard(self)
         super().connection_lost(exc)
 
 
 def _raise_open_files() -> None:
-    """A connection or two for each rollout in flight: 1,024 files, the usual soft limit, may be too few."""
+    """Raise the limit of open files: the usual 1,024 may be too few for one or two connections a rollout."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     if wanted > soft:
@@ -192,7 +195,7 @@ def _raise_open_files() -> None:
 
 
 def _agents_at_once(cores: int) -> int:
-    """Agents mostly wait for their models, so memory bounds them: half of what there is."""
+    """Return how many agents may run at once: they mostly wait for their models, so half of the memory is the limit."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(2 * cores, min(_MOST_AGENTS, memory // 2 // _AGENT_MEMORY))
 
@@ -210,7 +213,7 @@ def _make_runtime(isolation: Isolation, scratch: Path, cores: int, model: ModelS
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without signal handlers of its own, saying when it serves."""
+    """uvicorn without its signal handlers; calls `ready` once it serves."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -227,12 +230,12 @@ class _Server(uvicorn.Server):
 
 
 def _stop_with_parent(loop: asyncio.AbstractEventLoop, server: _Server, parent: int) -> None:
-    """Three ways to hear that nobody needs us: SIGTERM, the end of stdin, and a parent that has changed.
+    """Stop the server on SIGTERM, at the end of stdin, or if the parent's id has changed.
 
-    The last is for a stdin that some other child of the parent still holds open.
+    The last is needed because another child of the parent may hold stdin open.
     """
     loop.add_signal_handler(signal.SIGTERM, server.stopping.set)
-    loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C reaches the whole group; the client decides
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C reaches the whole process group; the client decides
 
     def read_stdin() -> None:
         if not os.read(sys.stdin.fileno(), 4096):

@@ -34,7 +34,7 @@ def _create_streaming(wire: Wire, solution: str, key: str | None = None, **envir
         return list(events(response))
 
 
-def test_a_creation_streams_to_the_end_of_its_turn(wire: Wire) -> None:
+def test_creation_streams_to_the_end_of_its_turn(wire: Wire) -> None:
     seen = _create_streaming(wire, "echo one; sleep 0.3; echo two")
     session_id = seen[0]["session"]["id"]
     types = [event["type"] for event in seen]
@@ -55,7 +55,7 @@ def test_a_creation_streams_to_the_end_of_its_turn(wire: Wire) -> None:
     wire.end(session_id)
 
 
-def test_a_creation_stream_ends_when_the_environment_fails(wire: Wire) -> None:
+def test_creation_stream_ends_when_the_environment_fails(wire: Wire) -> None:
     seen = _create_streaming(wire, "true", setup_commands=[{"command": "exit 4"}])
     assert [event["type"] for event in seen[-3:]] == [
         "agent.session.environment.failed",
@@ -67,14 +67,14 @@ def test_a_creation_stream_ends_when_the_environment_fails(wire: Wire) -> None:
     wire.end(seen[0]["session"]["id"])
 
 
-def test_a_creation_stream_of_a_failed_turn(wire: Wire) -> None:
+def test_creation_stream_ends_when_the_turn_fails(wire: Wire) -> None:
     seen = _create_streaming(wire, "exit 1")
     assert [event["type"] for event in seen[-2:]] == ["agent.session.turn.failed", "agent.session.failed"]
     assert seen[-2]["turn"]["error"]["code"] == "internal_error"
     wire.end(seen[0]["session"]["id"])
 
 
-def test_a_retried_creation_streams_nothing_and_is_found_without_stream(wire: Wire) -> None:
+def test_repeated_creation_streams_nothing_and_is_found_without_stream(wire: Wire) -> None:
     seen = _create_streaming(wire, "true", key="streamed")
     assert _create_streaming(wire, "true", key="streamed") == []
     session_id = seen[0]["session"]["id"]
@@ -82,12 +82,12 @@ def test_a_retried_creation_streams_nothing_and_is_found_without_stream(wire: Wi
     wire.end(session_id)
 
 
-def test_a_creation_stream_needs_input(wire: Wire) -> None:
+def test_creation_stream_without_input_is_400(wire: Wire) -> None:
     body = {"environment": HOSTED, "agent": oracle("true"), "stream": True}
     assert wire.refused(400, "POST", "/sessions", json=body)["param"] == "input"
 
 
-def test_the_stream_is_live_and_goes_on_over_turns_until_deletion(wire: Wire) -> None:
+def test_stream_shows_only_new_events_until_the_session_is_deleted(wire: Wire) -> None:
     session_id, _ = wire.run("true")
     types: list[str] = []
     with wire.client.stream(
@@ -104,7 +104,7 @@ def test_the_stream_is_live_and_goes_on_over_turns_until_deletion(wire: Wire) ->
     assert types[-1] == "agent.session.idle"
 
 
-def test_many_listeners_see_the_same(wire: Wire) -> None:
+def test_all_subscribers_get_the_same_events(wire: Wire) -> None:
     session_id = wire.create("echo x", input=None)["id"]
 
     async def listen(client: httpx.AsyncClient) -> list[str]:
@@ -131,7 +131,7 @@ def test_many_listeners_see_the_same(wire: Wire) -> None:
     wire.end(session_id)
 
 
-def test_a_silent_stream_sends_keepalives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_stream_sends_keepalives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_module, "KEEPALIVE_S", 0.05)
 
     async def main() -> list[bytes]:
@@ -148,7 +148,7 @@ def test_a_silent_stream_sends_keepalives(monkeypatch: pytest.MonkeyPatch) -> No
     assert time.monotonic() - started >= 0.15
 
 
-def test_a_reader_that_falls_behind_is_told_and_cut_off() -> None:
+def test_slow_reader_gets_an_error_and_is_disconnected() -> None:
     async def main() -> tuple[list[bytes], bool]:
         bus = EventBus()
         stream = bus.subscribe()
@@ -162,7 +162,7 @@ def test_a_reader_that_falls_behind_is_told_and_cut_off() -> None:
     assert not has_subscribers
 
 
-def test_a_reader_that_leaves_is_forgotten() -> None:
+def test_reader_that_disconnects_is_unsubscribed() -> None:
     async def main() -> bool:
         bus = EventBus()
         frames = bus.subscribe().frames()

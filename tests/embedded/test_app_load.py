@@ -1,4 +1,4 @@
-"""Many Sessions at once: none is lost or mixed up, cancelled ones leave nothing, and the end comes at any moment."""
+"""Many Sessions at once: none is lost or mixed up, cancelled ones leave nothing, and the Core can end at any time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CANCEL = {"events": [{"type": "agent.session.input.cancel"}]}
 
 
 class Rollouts:
-    """Rollouts side by side over one pool of connections."""
+    """Runs rollouts at the same time over one pool of connections."""
 
     def __init__(self, core: EmbeddedCore, client: httpx.AsyncClient) -> None:
         self._client = client
@@ -31,7 +31,7 @@ class Rollouts:
         return await self._client.request(method, self._url + path, headers=self._headers, **kwargs)
 
     async def run(self, number: int, *, cancel: bool) -> tuple[str, str | None]:
-        """The Turn's status, and the answer where there is one."""
+        """Return the Turn's status, and the answer if there is one."""
         solution = f"mkdir outputs && echo {number} >outputs/answer.json" + ("; sleep 60" if cancel else "")
         body = {"environment": HOSTED, "agent": oracle(solution), "input": str(number)}
         session_id = (await self.call("POST", json=body)).json()["id"]
@@ -55,7 +55,7 @@ def _client() -> httpx.AsyncClient:
     return httpx.AsyncClient(timeout=60, trust_env=False, limits=limits)
 
 
-def test_a_hundred_sessions_at_once(core: EmbeddedCore) -> None:
+def test_hundred_sessions_at_once_get_their_answers_and_leave_nothing(core: EmbeddedCore) -> None:
     async def main() -> list[tuple[str, str | None]]:
         async with _client() as client:
             rollouts = Rollouts(core, client)
@@ -78,7 +78,7 @@ def _nothing_left(core: EmbeddedCore) -> None:
 
 
 def _children(core: EmbeddedCore) -> list[str]:
-    """The command lines of the process's children."""
+    """Return the command lines of the process's children."""
     threads = Path(f"/proc/{core.pid}/task").iterdir()
     pids = [pid for thread in threads for pid in (thread / "children").read_text().split()]
     return [Path(f"/proc/{pid}/cmdline").read_text() for pid in pids]
@@ -86,7 +86,7 @@ def _children(core: EmbeddedCore) -> list[str]:
 
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
 @pytest.mark.parametrize("after", [0.05, 0.3, 1.0])
-def test_the_end_may_come_at_any_moment(after: float, killed: bool) -> None:
+def test_core_that_ends_at_any_time_leaves_nothing(after: float, killed: bool) -> None:
     core = EmbeddedCore.reserve()
     core.start()
     body = {"environment": HOSTED, "agent": oracle("mkdir outputs; sleep 7775.25"), "input": "x"}
@@ -95,7 +95,7 @@ def test_the_end_may_come_at_any_moment(after: float, killed: bool) -> None:
         try:
             await Rollouts(core, client).call("POST", json=body)
         except httpx.TransportError:
-            return  # that is how a client hears of the end
+            return  # the Core has ended
 
     async def main() -> None:
         async with _client() as client:
@@ -111,7 +111,7 @@ def test_the_end_may_come_at_any_moment(after: float, killed: bool) -> None:
     asyncio.run(main())
     assert time.monotonic() - started < 10
     assert not any(folder.exists() for folder in folders)
-    deadline = time.monotonic() + (3 if killed else 0)  # whoever is killed cannot wait for the end of its sandboxes
+    deadline = time.monotonic() + (3 if killed else 0)  # a killed Core can't wait for the end of its sandboxes
     while left := [process for process in Path("/proc").glob("[0-9]*") if _sleeps(process)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
@@ -124,7 +124,7 @@ def _sleeps(process: Path) -> bool:
         return False  # it ended meanwhile
 
 
-def test_endless_output_is_cut_and_hurts_nobody(wire: Wire) -> None:
+def test_endless_output_is_cut_and_does_not_block_requests(wire: Wire) -> None:
     session_id = wire.create("yes & sleep 1.5")["id"]
     wire.wait(session_id, "in_progress")
     slowest = 0.0

@@ -1,4 +1,4 @@
-"""Sessions and Turns over the wire: states, Items, Artifacts, retries of a creation, further input, deletion."""
+"""Sessions and Turns over HTTP: states, Items, Artifacts, retries of a creation, further input, deletion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.wire import HOSTED, Wire, oracle
 WRITE_ANSWER = "mkdir -p outputs && echo '{\"x\": 1}' >outputs/answer.json"
 
 
-def test_a_rollout_from_creation_to_deletion(wire: Wire) -> None:
+def test_rollout_from_creation_to_deletion(wire: Wire) -> None:
     data = bytes(range(256))
     environment = {
         **HOSTED,
@@ -47,7 +47,7 @@ def test_a_rollout_from_creation_to_deletion(wire: Wire) -> None:
     wire.refused(404, "GET", f"/sessions/{session['id']}/items")
 
 
-def test_files_arrive_private_and_not_executable(wire: Wire) -> None:
+def test_files_are_private_and_not_executable(wire: Wire) -> None:
     environment = {**HOSTED, "files": [{"type": "inline", "path": "/workspace/a/run.sh", "data": "eA=="}]}
     session_id, _ = wire.run("stat -c '%a %U' a/run.sh; stat -c %F a", environment=environment)
     output = wire.items(session_id)[1]["output"].split("\n")
@@ -56,8 +56,8 @@ def test_files_arrive_private_and_not_executable(wire: Wire) -> None:
     wire.end(session_id)
 
 
-def test_no_file_of_the_host_is_named_by_an_agent_but_on_its_own_disk(core: EmbeddedCore, wire: Wire) -> None:
-    """Its disk is hidden below a folder whose name begins with a dot, and goes with its Session."""
+def test_agent_can_only_name_files_on_its_own_disk(core: EmbeddedCore, wire: Wire) -> None:
+    """Its disk is below a folder whose name starts with a dot, and is removed with the Session."""
     names = "HEAD conftest.py .envrc --mallory mallory/conftest.py"
     script = f"mkdir -p outputs/mallory; cd outputs; for name in {names}; do echo >./$name; done"
     session_id, turn = wire.run(script, metadata={"rollout_id": "r-1"})
@@ -70,7 +70,7 @@ def test_no_file_of_the_host_is_named_by_an_agent_but_on_its_own_disk(core: Embe
     wire.end(session_id)
 
 
-def test_a_failing_solution_fails_the_turn(wire: Wire) -> None:
+def test_failing_solution_fails_the_turn(wire: Wire) -> None:
     session_id, turn = wire.run(f"{WRITE_ANSWER}; echo no such table >&2; exit 3")
     assert turn["status"] == "failed"
     assert turn["error"]["code"] == "internal_error"
@@ -83,7 +83,7 @@ def test_a_failing_solution_fails_the_turn(wire: Wire) -> None:
     wire.end(session_id)
 
 
-def test_the_nop_harness_answers_and_does_nothing(wire: Wire) -> None:
+def test_nop_harness_replies_and_does_nothing(wire: Wire) -> None:
     session = wire.create(agent={"model": "m/1", "x_agents_core": {"harness": "nop"}})
     assert session["agent"]["model"] == "m/1"
     assert wire.wait(session["id"])["status"] == "completed"
@@ -92,14 +92,14 @@ def test_the_nop_harness_answers_and_does_nothing(wire: Wire) -> None:
     wire.end(session["id"])
 
 
-def test_the_solution_has_no_stdin_and_is_not_in_the_workspace(wire: Wire) -> None:
+def test_solution_has_no_stdin_and_is_not_in_the_workspace(wire: Wire) -> None:
     session_id, turn = wire.run("cat; ls -A /workspace; echo end")
     assert turn["status"] == "completed"
     assert wire.items(session_id)[1]["output"] == "end\n"
     wire.end(session_id)
 
 
-def test_a_large_solution_and_a_large_answer(wire: Wire) -> None:
+def test_large_solution_and_large_answer_are_accepted(wire: Wire) -> None:
     solution = f"{WRITE_ANSWER}; head -c 3000000 /dev/zero >outputs/big\n# {'x' * 300_000}\n"
     session_id, turn = wire.run(solution)
     assert turn["status"] == "completed"
@@ -122,7 +122,7 @@ def test_rejected_outputs_fail_the_turn(wire: Wire, solution: str, why: str) -> 
     wire.end(session_id)
 
 
-def test_links_are_no_artifacts(wire: Wire) -> None:
+def test_links_are_not_artifacts(wire: Wire) -> None:
     session_id, turn = wire.run(f"{WRITE_ANSWER}; ln -s /etc/passwd outputs/passwd; ln -s / outputs/root")
     assert turn["status"] == "completed"
     assert wire.artifacts(session_id) == {"/workspace/outputs/answer.json": b'{"x": 1}\n'}
@@ -137,7 +137,7 @@ def test_setup_commands_run_before_the_turn(wire: Wire) -> None:
     wire.end(session_id)
 
 
-def test_a_failing_setup_command_fails_the_session_without_a_turn(wire: Wire) -> None:
+def test_failing_setup_command_fails_the_session_without_a_turn(wire: Wire) -> None:
     commands = [{"command": "true"}, {"command": "echo broken >&2; exit 7"}, {"command": "touch never"}]
     session_id = wire.create(environment={**HOSTED, "setup_commands": commands})["id"]
     session = _until(wire, session_id, "failed")
@@ -151,7 +151,7 @@ def test_a_failing_setup_command_fails_the_session_without_a_turn(wire: Wire) ->
     wire.end(session_id)
 
 
-def test_a_session_reads_idle_while_it_is_prepared(wire: Wire) -> None:
+def test_session_is_idle_and_refuses_input_while_it_is_prepared(wire: Wire) -> None:
     slow = {**HOSTED, "setup_commands": [{"command": "sleep 1"}]}
     session_id = wire.create(environment=slow)["id"]
     assert wire.ok("GET", f"/sessions/{session_id}")["status"] == "idle"
@@ -165,7 +165,7 @@ def test_a_session_reads_idle_while_it_is_prepared(wire: Wire) -> None:
     wire.end(session_id)
 
 
-def test_input_may_come_later_and_waits_for_the_sandbox(wire: Wire) -> None:
+def test_later_input_waits_for_the_sandbox(wire: Wire) -> None:
     slow = {**HOSTED, "setup_commands": [{"command": "sleep 0.5"}]}
     session_id = wire.create("echo ran", environment=slow, input=None)["id"]
     assert wire.say(session_id, "now").status_code == 202
@@ -175,13 +175,13 @@ def test_input_may_come_later_and_waits_for_the_sandbox(wire: Wire) -> None:
     wire.end(session_id)
 
 
-def test_a_session_without_input_can_be_deleted_while_it_is_prepared(wire: Wire) -> None:
+def test_session_without_input_can_be_deleted_while_it_is_prepared(wire: Wire) -> None:
     slow = {**HOSTED, "setup_commands": [{"command": "sleep 30"}]}
     session_id = wire.create(environment=slow, input=None)["id"]
     wire.ok("DELETE", f"/sessions/{session_id}")
 
 
-def test_further_messages_start_further_turns_in_the_same_workspace(wire: Wire) -> None:
+def test_further_message_starts_a_turn_in_the_same_workspace(wire: Wire) -> None:
     session_id, first = wire.run("echo x >>count; mkdir -p outputs; wc -l <count | tee outputs/answer.json")
     assert wire.say(session_id, "again").status_code == 202
     second = wire.wait(session_id)
@@ -194,7 +194,7 @@ def test_further_messages_start_further_turns_in_the_same_workspace(wire: Wire) 
     wire.end(session_id)
 
 
-def test_a_session_stays_usable_after_a_failed_turn(wire: Wire) -> None:
+def test_session_can_be_used_after_a_failed_turn(wire: Wire) -> None:
     session_id, turn = wire.run("if [ -e tried ]; then echo fine; else touch tried; exit 1; fi")
     assert turn["status"] == "failed"
     assert wire.say(session_id, "again").status_code == 202
@@ -204,7 +204,7 @@ def test_a_session_stays_usable_after_a_failed_turn(wire: Wire) -> None:
     wire.end(session_id)
 
 
-def test_messages_to_a_busy_session_are_409(wire: Wire) -> None:
+def test_message_to_a_busy_session_is_409(wire: Wire) -> None:
     session_id = wire.create("sleep 30")["id"]
     wire.wait(session_id, "in_progress")
     assert wire.ok("GET", f"/sessions/{session_id}")["status"] == "in_progress"
@@ -230,13 +230,13 @@ def test_cancel_kills_the_whole_sandbox(wire: Wire) -> None:
     session = wire.ok("GET", f"/sessions/{session_id}")
     assert (session["status"], session["error"]) == ("idle", None)
     assert wire.cancel(session_id).status_code == 202  # without effect
-    assert wire.say(session_id, "again").status_code == 202  # the Session goes on
+    assert wire.say(session_id, "again").status_code == 202  # the Session can still be used
     wire.wait(session_id, "in_progress")
     wire.end(session_id)
 
 
-def test_cancel_races_completion(wire: Wire) -> None:
-    """Whatever wins, the Turn has one final state, and Artifacts exist just when it completed."""
+def test_cancel_during_completion_leaves_one_final_state(wire: Wire) -> None:
+    """The Turn has one final state, and Artifacts exist only if it completed."""
     seen = set()
     for delay in (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.3):
         session_id = wire.create(f"{WRITE_ANSWER}; sleep 0.05")["id"]
@@ -252,7 +252,7 @@ def test_cancel_races_completion(wire: Wire) -> None:
     assert seen == {"completed", "cancelled"}
 
 
-def test_a_queued_turn_is_cancelled_at_once(wire: Wire) -> None:
+def test_queued_turn_is_cancelled_at_once(wire: Wire) -> None:
     """More Turns than run slots: the last ones queue."""
     ids = [wire.create("sleep 30")["id"] for _ in range(40)]
     deadline = time.monotonic() + 30
@@ -268,7 +268,7 @@ def test_a_queued_turn_is_cancelled_at_once(wire: Wire) -> None:
         wire.end(id)
 
 
-def test_the_same_key_and_body_make_one_session(wire: Wire) -> None:
+def test_same_key_and_body_create_one_session(wire: Wire) -> None:
     first = wire.create("echo once", key="same-1", metadata={"a": "1", "b": "2"})
     wire.wait(first["id"])
     again = wire.create("echo once", key="same-1", metadata={"b": "2", "a": "1"})
@@ -286,7 +286,7 @@ def test_the_same_key_and_body_make_one_session(wire: Wire) -> None:
     assert error["code"] == "idempotency_conflict"
 
 
-def test_one_key_at_the_same_time_makes_one_session(wire: Wire) -> None:
+def test_same_key_at_the_same_time_creates_one_session(wire: Wire) -> None:
     ids: list[str] = []
 
     def create() -> None:
@@ -304,7 +304,7 @@ def test_one_key_at_the_same_time_makes_one_session(wire: Wire) -> None:
     wire.end(ids[0])
 
 
-def test_one_key_for_events_admits_one_batch(wire: Wire) -> None:
+def test_same_key_for_events_admits_one_batch(wire: Wire) -> None:
     session_id, _ = wire.run("true")
     assert wire.say(session_id, "again", key="batch-1").status_code == 202
     wire.wait(session_id)
@@ -336,7 +336,7 @@ BATCHES: list[tuple[Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("body", "param"), BATCHES)
-def test_faulty_batches_are_400(wire: Wire, body: Any, param: str | None) -> None:
+def test_invalid_batch_is_400(wire: Wire, body: Any, param: str | None) -> None:
     session_id = wire.create(input=None)["id"]
     assert wire.refused(400, "POST", f"/sessions/{session_id}/events", json=body)["param"] == param
     assert wire.call("POST", f"/sessions/{session_id}/events", json={"events": []}).status_code == 202
@@ -362,7 +362,7 @@ def test_several_messages_keep_their_parts(wire: Wire) -> None:
     wire.end(session_id)
 
 
-def test_metadata_is_replaced_by_an_update(wire: Wire) -> None:
+def test_update_replaces_metadata(wire: Wire) -> None:
     session_id = wire.create(metadata={"a": "1"}, input=None)["id"]
     path = f"/sessions/{session_id}"
     assert wire.ok("POST", path, json={"metadata": {"b": "2"}})["metadata"] == {"b": "2"}
@@ -373,7 +373,7 @@ def test_metadata_is_replaced_by_an_update(wire: Wire) -> None:
     wire.end(session_id)
 
 
-def test_an_artifact_can_be_read_and_deleted(wire: Wire) -> None:
+def test_artifact_can_be_read_and_deleted(wire: Wire) -> None:
     session_id, turn = wire.run(WRITE_ANSWER)
     base = f"/sessions/{session_id}/artifacts"
     (artifact,) = wire.ok("GET", base)["data"]
@@ -389,7 +389,7 @@ def test_an_artifact_can_be_read_and_deleted(wire: Wire) -> None:
     wire.end(session_id)
 
 
-def test_neither_solution_nor_key_is_ever_answered(wire: Wire) -> None:
+def test_solution_is_not_in_any_response(wire: Wire) -> None:
     session = wire.create("true # canary-in-the-solution")
     turn = wire.wait(session["id"])
     texts = [

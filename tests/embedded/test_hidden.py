@@ -31,7 +31,7 @@ def of_child(**options: object) -> list[str]:
     return [place for place in done.stdout.strip().split("|") if place]
 
 
-def test_children_hide_the_same_in_any_working_directory(tmp_path: Path) -> None:
+def test_child_process_hides_the_same_in_any_working_directory(tmp_path: Path) -> None:
     odd = tmp_path / 'with "quotes"\nand é'
     odd.mkdir()
     first, second = hide([tmp_path / "a"]), hide([tmp_path / "a", odd])
@@ -44,7 +44,7 @@ def test_children_hide_the_same_in_any_working_directory(tmp_path: Path) -> None
     assert of_child() == []
 
 
-def test_a_process_without_our_environment_is_given_them(tmp_path: Path) -> None:
+def test_process_with_another_environment_can_be_given_the_places(tmp_path: Path) -> None:
     end = hide([tmp_path])
     code = f"from pytest_core_rollouts.embedded.hidden import hide; hide({hidden_places()!r}); {SHOW}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={})
@@ -52,14 +52,14 @@ def test_a_process_without_our_environment_is_given_them(tmp_path: Path) -> None
     assert done.stdout.strip() == str(tmp_path)
 
 
-def test_a_broken_variable_is_an_error_and_not_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     argv = [sys.executable, "-c", SHOW]
     done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, hidden.VARIABLE: "/a:/b"})
     assert done.returncode != 0
     assert "CORE_ROLLOUTS_HIDDEN: expected a JSON list of paths, got '/a:/b'; unset it" in done.stderr
 
 
-def test_what_lies_in_a_hidden_place_is_left_out_unless_programs_are_in_it() -> None:
+def test_path_inside_a_hidden_place_is_merged_unless_programs_are_in_it() -> None:
     assert merge_places(["/srv/p/tasks/a", "/srv/p", "/srv/p2"]) == ("/srv/p", "/srv/p2")
     assert merge_places(["/", "/usr/share/p", "/usr/share/p/tasks"]) == ("/", "/usr/share/p")
     assert merge_places([sys.base_prefix, f"{sys.base_prefix}/lib/tasks"]) == tuple(
@@ -67,13 +67,13 @@ def test_what_lies_in_a_hidden_place_is_left_out_unless_programs_are_in_it() -> 
     )
 
 
-def test_very_many_tasks_stay_within_an_environment_variable() -> None:
+def test_very_many_tasks_fit_into_an_environment_variable() -> None:
     tasks = [f"/srv/tasks-{group}/group/task-{number}" for group in range(200) for number in range(100)]
     places = merge_places(["/usr/share/p", *tasks])
     assert places == tuple(sorted(["/usr/share/p", *(f"/srv/tasks-{group}/group" for group in range(200))]))
 
 
-def test_the_folder_around_a_task_is_hidden_unless_programs_are_in_it(
+def test_folder_around_a_task_is_hidden_unless_programs_are_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -84,7 +84,7 @@ def test_the_folder_around_a_task_is_hidden_unless_programs_are_in_it(
     assert set(places.private) == {*map(str, programs), f"{tmp_path}/tasks/a", f"{tmp_path}/tasks/b"}
 
 
-def test_places_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_of_a_project_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("project", "tasks/a", "elsewhere/b", "results", "here"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "tasks" / "b").symlink_to(tmp_path / "elsewhere" / "b")

@@ -71,7 +71,7 @@ def codex_of_old(prefix: Path) -> Path:
 
 @pytest.mark.parametrize("layout", [codex_of_npm, codex_beside, codex_of_old])
 @pytest.mark.parametrize("on_path", [True, False])
-def test_codex_of_npm(prefix: Path, layout: Callable[[Path], Path], on_path: bool) -> None:
+def test_codex_from_npm_is_found(prefix: Path, layout: Callable[[Path], Path], on_path: bool) -> None:
     launcher = script(prefix / CODEX / "bin/codex.js")
     program = layout(prefix)
     if on_path:
@@ -81,7 +81,7 @@ def test_codex_of_npm(prefix: Path, layout: Callable[[Path], Path], on_path: boo
     assert find_codex().file == program
 
 
-def test_codex_alone_on_the_path_and_what_it_wants_beside_it(prefix: Path) -> None:
+def test_codex_on_the_path_is_found_with_its_companions(prefix: Path) -> None:
     program = native(prefix / "bin/codex")
     assert find_codex() == Program(program)
     (prefix / "codex-path").mkdir()
@@ -91,7 +91,7 @@ def test_codex_alone_on_the_path_and_what_it_wants_beside_it(prefix: Path) -> No
     ]
 
 
-def test_codex_of_pypi(prefix: Path) -> None:
+def test_codex_from_pypi_is_found(prefix: Path) -> None:
     (prefix / "site/codex_cli_bin").mkdir(parents=True)
     (prefix / "site/codex_cli_bin/__init__.py").touch()
     program = native(prefix / "site/codex_cli_bin/bin/codex")
@@ -99,7 +99,7 @@ def test_codex_of_pypi(prefix: Path) -> None:
 
 
 @pytest.mark.parametrize("on_path", [True, False])
-def test_claude_of_npm(prefix: Path, on_path: bool) -> None:
+def test_claude_from_npm_is_found(prefix: Path, on_path: bool) -> None:
     """The file that its installer puts in place, or where scripts are not run the package for this machine."""
     variant = native(prefix / CLAUDE / f"node_modules/@anthropic-ai/claude-code-linux-{MACHINE}/claude")
     placeholder = script(prefix / CLAUDE / "bin/claude.exe")
@@ -114,7 +114,7 @@ def test_claude_of_npm(prefix: Path, on_path: bool) -> None:
     assert next(find_claude().binds("/opt/agent"))[1] == "/opt/agent/bin/claude"
 
 
-def test_claude_of_its_own_installer_and_of_pypi(prefix: Path) -> None:
+def test_claude_from_its_installer_and_from_pypi_is_found(prefix: Path) -> None:
     (prefix / "site/claude_agent_sdk").mkdir(parents=True)
     (prefix / "site/claude_agent_sdk/__init__.py").touch()
     bundled = native(prefix / "site/claude_agent_sdk/_bundled/claude")
@@ -125,7 +125,7 @@ def test_claude_of_its_own_installer_and_of_pypi(prefix: Path) -> None:
 
 
 @pytest.mark.parametrize("harness", ["codex", "claude_sdk"])
-def test_what_is_missing_is_named_with_what_to_do(prefix: Path, harness: str) -> None:
+def test_missing_program_is_reported_with_the_command_that_installs_it(prefix: Path, harness: str) -> None:
     for broken in (script(prefix / "bin/codex"), script(prefix / "bin/claude")):
         assert broken.exists()
     told = why_missing(harness)
@@ -138,6 +138,6 @@ def test_what_is_missing_is_named_with_what_to_do(prefix: Path, harness: str) ->
         {"codex": find_codex, "claude_sdk": find_claude}[harness]()
 
 
-def test_the_list_of_harnesses_that_the_client_knows_is_the_real_one() -> None:
+def test_client_and_core_list_the_same_harnesses() -> None:
     assert tuple(HARNESSES) == SERVED
     assert [why_missing(harness) for harness in ("oracle", "nop")] == [None, None]

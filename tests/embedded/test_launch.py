@@ -1,4 +1,4 @@
-"""The embedded Core's process: how it starts, what it says when it can't, and that nothing of it stays."""
+"""The embedded Core's process: how it starts, which error it reports if it can't, and that it leaves nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import httpx
 import pytest
 
 from pytest_core_rollouts.embedded import launch
-from pytest_core_rollouts.embedded.harnesses import HARNESSES
 from pytest_core_rollouts.embedded.launch import EmbeddedCore, EmbeddedCoreError
 from tests.support.wire import Wire
 
@@ -34,13 +33,13 @@ def _wire(core: EmbeddedCore) -> Wire:
 
 
 def _folders(core: EmbeddedCore) -> list[Path]:
-    """What the Core keeps on disk: its Artifacts, its sandboxes."""
+    """Return what the Core keeps on disk: Artifacts and sandboxes."""
     assert len(core._folders) == 2
     return core._folders
 
 
 def _processes(marker: str) -> list[int]:
-    """Processes whose command line holds `marker`."""
+    """Return the processes with `marker` in their command line."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
@@ -70,20 +69,16 @@ def _busy(wire: Wire, seconds: str) -> None:
         time.sleep(0.02)
 
 
-def test_the_harnesses_are_those_of_the_process() -> None:
-    assert tuple(HARNESSES) == launch.HARNESSES
-
-
-def test_importing_launch_imports_no_server() -> None:
+def test_importing_launch_does_not_import_the_server() -> None:
     code = """if True:
         import sys, pytest_core_rollouts.embedded.launch
-        print([name for name in ("uvicorn", "starlette", "asyncio", "httpx") if name in sys.modules])
+        print([name for name in ("uvicorn", "starlette", "pydantic", "asyncio", "httpx") if name in sys.modules])
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_connections_before_the_start_wait_for_it(reserved: EmbeddedCore) -> None:
+def test_connection_before_the_start_waits_for_it(reserved: EmbeddedCore) -> None:
     host, port = reserved.base_url.removeprefix("http://").removesuffix("/v1").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as early:
         early.sendall(b"GET /v1/nothing HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -91,7 +86,7 @@ def test_connections_before_the_start_wait_for_it(reserved: EmbeddedCore) -> Non
         assert early.recv(12) == b"HTTP/1.1 400"
 
 
-def test_a_reserved_core_can_be_given_up(reserved: EmbeddedCore) -> None:
+def test_reserved_core_can_be_closed(reserved: EmbeddedCore) -> None:
     reserved.close()
     with pytest.raises(httpx.ConnectError):
         _wire(reserved).call("GET", "/sessions")
@@ -108,7 +103,7 @@ def test_two_cores_have_different_ports_and_keys(reserved: EmbeddedCore) -> None
         other.stop()
 
 
-def test_stop_ends_the_process_its_sandboxes_and_its_folder(reserved: EmbeddedCore) -> None:
+def test_stop_ends_process_and_sandboxes_and_removes_folders(reserved: EmbeddedCore) -> None:
     reserved.start()
     _busy(_wire(reserved), "7771.25")
     folders = _folders(reserved)
@@ -130,7 +125,7 @@ def test_stop_ends_the_process_its_sandboxes_and_its_folder(reserved: EmbeddedCo
     reserved.stop()  # repeatable
 
 
-def test_an_open_event_stream_does_not_hold_up_the_stop(reserved: EmbeddedCore) -> None:
+def test_open_event_stream_does_not_delay_the_stop(reserved: EmbeddedCore) -> None:
     reserved.start()
     wire = _wire(reserved)
     session_id, _ = wire.run("true")
@@ -142,7 +137,7 @@ def test_an_open_event_stream_does_not_hold_up_the_stop(reserved: EmbeddedCore) 
         assert list(response.iter_lines()) == [": connected", ""]
 
 
-def test_sigint_is_left_to_the_client_and_sigterm_ends(reserved: EmbeddedCore) -> None:
+def test_sigint_is_ignored_and_sigterm_ends_the_core(reserved: EmbeddedCore) -> None:
     reserved.start()
     wire = _wire(reserved)
     assert reserved.pid is not None
@@ -190,7 +185,7 @@ def _core_of(parent: subprocess.Popen[str]) -> tuple[Wire, int, list[Path]]:
 
 
 @pytest.mark.parametrize("then", ["time.sleep(600)", "import os; os.fork(); time.sleep(3)"])
-def test_a_killed_parent_takes_everything_with_it(then: str) -> None:
+def test_core_ends_with_all_sandboxes_if_its_parent_is_killed(then: str) -> None:
     """In the second case a forked child of the parent still holds the pipe: stdin alone would not tell."""
     with _parent(then) as parent:
         wire, pid, folders = _core_of(parent)
@@ -205,7 +200,7 @@ def test_a_killed_parent_takes_everything_with_it(then: str) -> None:
             time.sleep(0.05)
 
 
-def test_a_forked_child_of_the_parent_does_not_end_the_core() -> None:
+def test_forked_child_of_the_parent_does_not_end_the_core() -> None:
     """Its exit handlers are copies of the parent's: they must not stop a Core, nor remove its folders."""
     with _parent(
         "import os; os.fork() or sys.exit(); os.wait(); print('forked', flush=True); time.sleep(600)"
@@ -217,7 +212,7 @@ def test_a_forked_child_of_the_parent_does_not_end_the_core() -> None:
         assert all(folder.exists() for folder in folders)
 
 
-def test_a_parent_that_ends_without_stop_leaves_nothing() -> None:
+def test_parent_that_ends_without_stop_leaves_nothing() -> None:
     with _parent("sys.exit()") as parent:
         _, pid, folders = _core_of(parent)
         parent.wait(15)
@@ -225,7 +220,7 @@ def test_a_parent_that_ends_without_stop_leaves_nothing() -> None:
         assert not any(folder.exists() for folder in folders)
 
 
-def test_a_killed_core_leaves_no_sandbox_and_stop_cleans_up(reserved: EmbeddedCore) -> None:
+def test_killed_core_leaves_no_sandbox_and_stop_removes_its_folders(reserved: EmbeddedCore) -> None:
     reserved.start()
     _busy(_wire(reserved), "7774.25")
     assert reserved.pid is not None
@@ -236,7 +231,7 @@ def test_a_killed_core_leaves_no_sandbox_and_stop_cleans_up(reserved: EmbeddedCo
     assert not any(folder.exists() for folder in folders)
 
 
-def test_the_key_is_in_no_argument_and_no_environment(reserved: EmbeddedCore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_is_in_no_argument_and_no_environment(reserved: EmbeddedCore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-canary-1")
     monkeypatch.setenv("MODEL_API_KEY", "sk-canary-2")
     reserved.start()
@@ -248,12 +243,12 @@ def test_the_key_is_in_no_argument_and_no_environment(reserved: EmbeddedCore, mo
 
 
 def _shadow(monkeypatch: pytest.MonkeyPatch, folder: Path, **env: str) -> None:
-    """Let the process import from `folder` before all else."""
+    """Let the process import from `folder` first."""
     path = f"{folder}:{Path(launch.__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}"
     monkeypatch.setattr(launch, "_environment", lambda: {**os.environ, **env, "PYTHONPATH": path})
 
 
-def test_a_missing_extra_is_named_with_its_remedy(
+def test_missing_extra_is_reported_with_the_command_that_installs_it(
     reserved: EmbeddedCore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "uvicorn.py").write_text("raise ModuleNotFoundError('no', name='uvicorn')")
@@ -265,7 +260,7 @@ def test_a_missing_extra_is_named_with_its_remedy(
     assert not reserved.running
 
 
-def test_a_refused_bwrap_is_said_with_its_remedy(
+def test_refused_bwrap_is_reported_with_what_to_do(
     reserved: EmbeddedCore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     bwrap = tmp_path / "bwrap"
@@ -278,7 +273,7 @@ def test_a_refused_bwrap_is_said_with_its_remedy(
     assert not reserved.running
 
 
-def test_a_crash_at_the_start_says_what_the_process_said(
+def test_crash_at_the_start_is_reported_with_standard_error(
     reserved: EmbeddedCore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "uvicorn.py").write_text("raise RuntimeError('a broken install')")
@@ -287,7 +282,7 @@ def test_a_crash_at_the_start_says_what_the_process_said(
         reserved.start()
 
 
-def test_a_core_that_does_not_get_ready_is_given_up(
+def test_core_that_is_not_ready_in_time_is_ended(
     reserved: EmbeddedCore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "uvicorn.py").write_text("import time; time.sleep(60)")
@@ -298,7 +293,7 @@ def test_a_core_that_does_not_get_ready_is_given_up(
     assert not reserved.running
 
 
-def test_without_a_default_a_harness_must_be_named(reserved: EmbeddedCore) -> None:
+def test_harness_is_required_without_a_default(reserved: EmbeddedCore) -> None:
     reserved.start(default_harness=None)
     wire = _wire(reserved)
     body = {"environment": {"type": "openai_hosted"}, "input": "x"}
@@ -306,7 +301,7 @@ def test_without_a_default_a_harness_must_be_named(reserved: EmbeddedCore) -> No
     assert (error["code"], error["param"]) == ("unsupported_or_invalid_configuration", "agent.x_agents_core")
 
 
-def test_a_default_harness_serves_whoever_names_none(reserved: EmbeddedCore) -> None:
+def test_default_harness_runs_if_none_is_named(reserved: EmbeddedCore) -> None:
     reserved.start(default_harness="nop")
     wire = _wire(reserved)
     session = wire.ok("POST", "/sessions", 201, json={"environment": {"type": "openai_hosted"}, "input": "x"})

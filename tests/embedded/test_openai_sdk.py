@@ -1,4 +1,4 @@
-"""The official client, in an environment of its own, drives every route it has in common with the embedded Core."""
+"""The official client, in its own environment, uses every route that it and the embedded Core have in common."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _reply(ask: Ask) -> Reply:
     return (work, other, Say("Done."))[ask.step]
 
 
-def test_the_official_client_is_served(python: Path) -> None:
+def test_official_client_accepts_every_response(python: Path) -> None:
     core = EmbeddedCore.reserve()
     core.start()
     try:

@@ -1,4 +1,4 @@
-"""Connections to the embedded Core from those who do not have its key."""
+"""Connections to the embedded Core from other programs, which do not have its key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_core_rollouts.agents_api.fault_policies import turn_fault_policy
 from pytest_core_rollouts.embedded.launch import EmbeddedCore
 from tests.support.wire import Wire
 
-MOST = 512  # strangers
+MAX_OPEN = 512  # connections without the key
 HEAD = b"GET /v1/agents/sessions HTTP/1.1\r\nHost: x\r\n"
 
 
@@ -39,8 +39,8 @@ def connected(core: EmbeddedCore, sent: bytes) -> socket.socket:
     return client
 
 
-def are_open(clients: list[socket.socket]) -> list[socket.socket]:
-    """Those that have not been closed by the other side."""
+def open_connections(clients: list[socket.socket]) -> list[socket.socket]:
+    """Return the connections that the Core has not closed."""
     poll = select.poll()
     for client in clients:
         poll.register(client, select.POLLIN | select.POLLRDHUP)
@@ -51,7 +51,7 @@ def are_open(clients: list[socket.socket]) -> list[socket.socket]:
 @pytest.mark.parametrize(
     "sent", [b"", HEAD, HEAD + b"Authorization: Bearer wrong\r\n\r\n"], ids=["no", "half", "wrong"]
 )
-def test_strangers_who_hold_connections_do_not_hold_up_the_client(small_core: EmbeddedCore, sent: bytes) -> None:
+def test_connections_without_the_key_do_not_delay_the_client(small_core: EmbeddedCore, sent: bytes) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     strangers: list[socket.socket] = []
@@ -64,12 +64,12 @@ def test_strangers_who_hold_connections_do_not_hold_up_the_client(small_core: Em
             for _ in range(3):
                 wire.ok("GET", "/sessions?limit=1")
                 Wire(new, small_core.base_url, small_core.api_key).ok("GET", "/sessions?limit=1")
-            assert known._transport._pool.connections == before, "a connection that had shown the key was dropped"  # type: ignore[attr-defined]
+            assert known._transport._pool.connections == before, "a connection that had sent the key was closed"  # type: ignore[attr-defined]
             deadline = time.monotonic() + 20
-            while len(left := are_open(strangers)) > MOST:
+            while len(left := open_connections(strangers)) > MAX_OPEN:
                 assert time.monotonic() < deadline, len(left)
                 time.sleep(0.05)
-            assert not set(left) & set(strangers[:1000]), "the oldest go first"
+            assert not set(left) & set(strangers[:1000]), "a newer connection was closed before an older one"
     finally:
         for stranger in strangers:
             stranger.close()
@@ -78,7 +78,7 @@ def test_strangers_who_hold_connections_do_not_hold_up_the_client(small_core: Em
 
 
 @pytest.mark.slow
-def test_a_stranger_has_ten_seconds(core: EmbeddedCore) -> None:
+def test_connection_without_the_key_is_closed_in_time(core: EmbeddedCore) -> None:
     half, whole = connected(core, HEAD), connected(core, HEAD + b"\r\n")
     with half, whole:
         for stranger in (half, whole):
@@ -87,8 +87,8 @@ def test_a_stranger_has_ten_seconds(core: EmbeddedCore) -> None:
                 pass
 
 
-def test_running_out_of_files_is_never_the_agents_fault(small_core: EmbeddedCore) -> None:
-    """Whatever a Core with few files left is doing when they run out; and it serves on when there are some again."""
+def test_running_out_of_open_files_is_never_the_agents_fault(small_core: EmbeddedCore) -> None:
+    """At each point of a Session where files can run out; the Core works again once files are free."""
     codes: set[str] = set()
     failed = 0
     with httpx.Client(timeout=20, trust_env=False) as client:
