@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts import hookspecs
-from pytest_core_rollouts.collecting import task_data, task_sources, unasked
-from pytest_core_rollouts.options import activation
+from pytest_core_rollouts.collecting import task_data, unasked
+from pytest_core_rollouts.options import activation, task_sources
 from pytest_core_rollouts.options import declared as options
 from pytest_core_rollouts.text import escaped
 

@@ -1,32 +1,118 @@
-"""The arrows of docs/design.md: who may import whom."""
+"""The table of docs/design.md: which module may import which, between rooms and inside them."""
 
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "pytest_core_rollouts"
+ROOT = "pytest_core_rollouts"
+PACKAGE = Path(__file__).parents[1] / ROOT
 FILES = sorted(PACKAGE.rglob("*.py"))
-KNOW_PYTEST = {"plugin.py", "hookspecs.py", "options", "collecting", "running", "checking"}
-ALONE = {
-    "agents_api": {"strict_json", "text"},
-    "embedded": {"secret_values"},
-    "grading": {"_deprecated", "embedded", "strict_json"},
+
+ROOMS = {
+    "plugin": "running collecting options hookspecs text",
+    "__main__": "cli",
+    "cli": "checking options engine rollout report results training agents_api records tasks embedded text",
+    "checking": "running collecting options engine records tasks grading embedded text",
+    "running": "collecting options engine rollout report results records tasks grading embedded text",
+    "collecting": "options engine rollout records tasks grading text",
+    "options": "engine report results agents_api records tasks secret_values strict_json text",
+    "hookspecs": "tasks grading",
+    "engine": "rollout results agents_api records tasks grading embedded",
+    "rollout": "agents_api records tasks grading",
+    "report": "results records text",
+    "results": "agents_api records text",
+    "training": "records",
+    "grader_worker": "records tasks grading embedded",
+    "agents_api": "strict_json text",
+    "matrix": "",
+    "records": "tasks grading secret_values strict_json",
+    "tasks": "grading embedded strict_json text",
+    "grading": "embedded strict_json",
+    "embedded": "secret_values",
+    "secret_values": "",
+    "strict_json": "",
+    "text": "",
 }
-"""Parts that import nothing else of ours, but for what stands here."""
+"""Each room and the rooms that it may import, from the top down: an arrow upward can't be written here."""
+
+KNOW_PYTEST = {"checking", "collecting", "hookspecs", "options", "plugin", "running"}
+
+INSIDE = {
+    "cli": "check compare export new_task reap report __init__",
+    "checking": "__init__ collecting runs checks",
+    "running": (
+        "__init__ session finish runloop workers session_run judging project_grading sharding "
+        "shared_folder display signals"
+    ),
+    "collecting": "__init__ generated collect explain nodeids unasked task_data",
+    "options": "__init__ settings activation agents agent_file task_sources values declared",
+    "engine": "__init__ engine parts core_access pool preflight replay runs store caps resume",
+    "rollout": (
+        "__init__ attempts attempt_state fetching session_creation adaptive_limit session_deletion "
+        "turn_watch stopping witnesses"
+    ),
+    "report": "__init__ html html_data changes markdown cells progress",
+    "results": "__init__ gate comparison summary health number_text passing significance",
+    "training": "__init__ conversations groups",
+    "agents_api": "__init__ client sse transport address responses retry errors fault_policies types",
+    "records": "__init__ rows kept_files kept_folders record jsonable masking",
+    "tasks": (
+        "__init__ matrix task folders grader_file grader_pool grader_process packing files task_yaml "
+        "strict_yaml task_settings"
+    ),
+    "grading": "__init__ answers local_sandbox rules comparing sandbox threads",
+    "embedded": (
+        "__init__ __main__ launch model.forwarder sandbox.namespace_helper server app store sessions "
+        "events requests environment bodies errors turns harnesses harnesses.claude_sdk harnesses.codex "
+        "harnesses.native harnesses.nop_and_oracle harnesses.base installed model model.proxy "
+        "model.channel model.exchange model.failures model.reply_mask model.streams model.tokens "
+        "model.upstream model_provider sandbox sandbox.sandbox sandbox.process sandbox.isolation "
+        "sandbox.bubblewrap sandbox.programs sandbox.mounts hidden sandbox.seccomp sandbox.watch "
+        "sandbox.cgroups sandbox.usage sandbox.files sandbox.limits sandbox.namespaces trajectory ids"
+    ),
+}
+"""The modules of each room from the top down: a module imports only those that stand after it.
+
+Imports that run only in a type checker don't count here: two modules may name each other's types.
+"""
+
+FRONT_DOOR = {ROOT, f"{ROOT}._deprecated"}
+"""`__init__` and the import paths of earlier versions load everything lazily, so they are no part of the order."""
 
 
-def part(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0]
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path) -> Iterator[str]:
-    """The full names of the modules that a file imports, wherever in it; names imported from one count as well."""
-    here = ("pytest_core_rollouts", *path.relative_to(PACKAGE).parts[:-1])
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+MODULES = {module_name(path): path for path in FILES}
+
+
+def room(module: str) -> str:
+    """The part of the package below the top: a package or a module."""
+    return module.split(".")[1] if module != ROOT else ROOT
+
+
+def imports(path: Path, *, type_only: bool) -> Iterator[str]:
+    """Yields the full names that a file imports, inside functions too.
+
+    `type_only`: whether to include imports that run only in a type checker.
+    """
+    here = path.relative_to(PACKAGE.parent).parts[:-1]
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    guarded = [
+        node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    skipped = set() if type_only else {id(child) for node in guarded for child in ast.walk(node)}
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -35,21 +121,70 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
+@cache
+def graph(*, type_only: bool) -> dict[str, set[str]]:
+    """The package's modules that each module imports; a package stands for its `__init__`."""
+    found: dict[str, set[str]] = {}
+    for module, path in MODULES.items():
+        found[module] = set()
+        for name in imports(path, type_only=type_only):
+            while name and name not in MODULES:
+                name = name.rpartition(".")[0]
+            if name and name != module and name not in FRONT_DOOR:
+                found[module].add(name)
+    return {module: others for module, others in found.items() if module not in FRONT_DOOR}
+
+
 def users_of(library: str) -> set[str]:
-    return {part(path) for path in FILES if any(name.split(".")[0] == library for name in imports(path))}
+    return {
+        room(module)
+        for module, path in MODULES.items()
+        if any(name.split(".")[0] == library for name in imports(path, type_only=True))
+    }
 
 
-def test_pytest_is_known_above_and_httpx_in_one_place() -> None:
+def test_each_library_is_imported_in_its_rooms_only() -> None:
     assert users_of("pytest") == KNOW_PYTEST
     assert users_of("httpx") == {"agents_api"}
     assert users_of("httpcore") == set()
     assert users_of("h11") == {"embedded"}
 
 
-@pytest.mark.parametrize("name", ALONE)
-def test_parts_that_stand_alone(name: str) -> None:
-    files = [path for path in FILES if part(path) == name]
-    assert files
-    ours = {found for path in files for found in imports(path) if found.startswith("pytest_core_rollouts")}
-    others = {found.split(".")[1] for found in ours} - {name}
-    assert others == ALONE[name]
+def test_rooms_import_only_what_the_table_allows() -> None:
+    found: dict[str, set[str]] = defaultdict(set)
+    for module, others in graph(type_only=True).items():
+        found[room(module)] |= {room(other) for other in others} - {room(module)}
+    unknown = sorted(found.keys() - ROOMS.keys())
+    assert not unknown, f"add them to ROOMS, above the rooms that they import: {unknown}"
+    forbidden = {name: sorted(others - set(ROOMS[name].split())) for name, others in found.items()}
+    assert {name: others for name, others in forbidden.items() if others} == {}
+
+
+def test_the_table_of_rooms_has_no_upward_arrow() -> None:
+    order = list(ROOMS)
+    upward = {
+        name: [other for other in ROOMS[name].split() if order.index(other) <= order.index(name)] for name in order
+    }
+    assert {name: others for name, others in upward.items() if others} == {}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_modules_import_only_later_modules_of_their_room(name: str) -> None:
+    order = INSIDE[name].split()
+    inside = {module: others for module, others in graph(type_only=False).items() if room(module) == name}
+    prefix = f"{ROOT}.{name}"
+    short = {module: module.removeprefix(prefix).lstrip(".") or "__init__" for module in inside}
+    changed = sorted(set(short.values()) ^ set(order))
+    assert not changed, f"new or gone: list modules in INSIDE, above the modules that they import: {changed}"
+    upward = [
+        f"{short[module]} -> {short[other]}"
+        for module, others in inside.items()
+        for other in others & inside.keys()
+        if order.index(short[other]) <= order.index(short[module])
+    ]
+    assert upward == []
+
+
+def test_every_room_with_several_modules_has_an_order() -> None:
+    packages = {room(module) for module in MODULES if module.count(".") > 1}
+    assert set(INSIDE) == packages

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.collecting.collect import TaskCollector
-from pytest_core_rollouts.collecting.task_sources import HOOK, MADE_ID, files, plugin_of
 from pytest_core_rollouts.options.settings import settings_key
+from pytest_core_rollouts.options.task_sources import HOOK, MADE_ID, files, plugin_of
 from pytest_core_rollouts.tasks.files import TaskError
 from pytest_core_rollouts.tasks.folders import find_task
 from pytest_core_rollouts.tasks.task import Task

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.collecting import task_sources
 from pytest_core_rollouts.collecting.task_data import RefusedFolder
+from pytest_core_rollouts.options import task_sources
 from pytest_core_rollouts.options.activation import roots_of
 from pytest_core_rollouts.records.kept_folders import is_kept_folder, kept_folder_around
 from pytest_core_rollouts.tasks.folders import count_tasks, is_task_folder, settings_of_pytest

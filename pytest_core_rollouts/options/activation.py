@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from pytest_core_rollouts.collecting import task_sources
+from pytest_core_rollouts.options import task_sources
 from pytest_core_rollouts.options.declared import OPTIONS
 from pytest_core_rollouts.tasks.folders import fs_name, names_tasks
 

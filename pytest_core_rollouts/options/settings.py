@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pytest_core_rollouts.collecting import task_sources
 from pytest_core_rollouts.engine.replay import Replay
 from pytest_core_rollouts.engine.resume import Resumed
+from pytest_core_rollouts.options import task_sources
 from pytest_core_rollouts.options import values as option_values
 from pytest_core_rollouts.options.activation import any_option, roots_of
 from pytest_core_rollouts.options.agents import EMBEDDED, agents_from_options, model_key_names, refuse_keys, secure_url

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.collecting import task_data, task_sources
+from pytest_core_rollouts.collecting import task_data
 from pytest_core_rollouts.collecting.collect import RolloutFault, RolloutItem, run_key
 from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
 from pytest_core_rollouts.collecting.unasked import shown
+from pytest_core_rollouts.options import task_sources
 from pytest_core_rollouts.options.settings import Settings, read_settings, settings_key
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.running import finish, runloop
