@@ -34,11 +34,9 @@ SECTIONS = {
 }
 """The order of the page. A name that is not here stands under "Others"."""
 
-INHERITED = ("__init__", "__new__")
-
 
 def api_page() -> str:
-    """The page, as Markdown."""
+    """Return the page as Markdown."""
     named = {name for names in SECTIONS.values() for name in names}
     others = tuple(name for name in pytest_core_rollouts.__all__ if name not in named)
     sections = {**SECTIONS, **({"Others": others} if others else {})}
@@ -69,7 +67,7 @@ def _signature(name: str, value: Any) -> str:
 
 
 def _wrapped(name: str, signature: inspect.Signature) -> str:
-    """The signature on one line if it fits, else with a line for each parameter."""
+    """Return the signature on one line if it fits, else with a line for each parameter."""
     text = _plain(f"{name}{signature}")
     if len(text) <= 100:
         return text
@@ -85,7 +83,7 @@ def _wrapped(name: str, signature: inspect.Signature) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without quotes around annotations, and without the names of modules and the addresses of defaults."""
+    """Remove quotes around annotations, names of modules, and addresses of default values."""
     text = re.sub(r"<factory>", "...", text)
     text = re.sub(r"<(?:function|class|object)[^>]*>", "...", text)
     text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
@@ -98,7 +96,7 @@ def _docstring(value: Any) -> str:
 
 
 def _markdown(text: str) -> str:
-    """A docstring as Markdown with a sentence a line; indented blocks become code."""
+    """Return a docstring as Markdown, one sentence a line; indented blocks become code."""
     blocks = []
     for block in re.split(r"\n\s*\n", text):
         if block.startswith("    "):
@@ -118,22 +116,26 @@ def _fields(value: type) -> str:
     if not dataclasses.is_dataclass(value):
         return ""
     documented = _comments(value)
+    if not documented:
+        return ""
     rows = [
         f"| `{field.name}` | `{_plain(str(field.type)).replace('|', chr(92) + '|')}` | {documented.get(field.name, '')} |"
         for field in dataclasses.fields(value)
-        if not field.name.startswith("_")
+        if not field.name.startswith("_") and (documented.get(field.name) or value.__name__ == "RolloutRecord")
     ]
     return "\n".join(["| field | type | meaning |", "| --- | --- | --- |", *rows]) + "\n"
 
 
 def _comments(value: type) -> dict[str, str]:
-    """The docstrings under a dataclass's fields."""
-    found = re.finditer(r'^    (\w+): [^\n]*\n    """(.*?)"""', inspect.getsource(value), re.MULTILINE | re.DOTALL)
-    return {one[1]: re.sub(r"\s*\n\s*", " ", one[2]).replace("|", "\\|") for one in found}
+    """Return what the source says about each field: the docstring under it, or the comment behind it."""
+    source = inspect.getsource(value)
+    behind = re.finditer(r"^    (\w+): [^\n]*?  # ([^\n]*)$", source, re.MULTILINE)
+    below = re.finditer(r'^    (\w+): [^\n]*\n    """(.*?)"""', source, re.MULTILINE | re.DOTALL)
+    return {one[1]: re.sub(r"\s*\n\s*", " ", one[2]).replace("|", "\\|") for one in (*behind, *below)}
 
 
 def _methods(value: type) -> Iterator[tuple[str, Any]]:
-    """Public methods and properties that the class defines itself and documents."""
+    """Yield public methods and properties that the class defines itself."""
     for name, member in vars(value).items():
         if name.startswith("_"):
             continue
