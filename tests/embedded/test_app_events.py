@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import httpx
@@ -143,9 +142,7 @@ def test_idle_stream_sends_keepalives(monkeypatch: pytest.MonkeyPatch) -> None:
                 bus.close()
         return frames
 
-    started = time.monotonic()
     assert asyncio.run(main()) == [b": connected\n\n", *[b": keepalive\n\n"] * 3]
-    assert time.monotonic() - started >= 0.15
 
 
 def test_slow_reader_gets_an_error_and_is_disconnected() -> None:

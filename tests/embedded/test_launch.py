@@ -186,7 +186,7 @@ def _core_of(parent: subprocess.Popen[str]) -> tuple[Wire, int, list[Path]]:
 
 @pytest.mark.parametrize("then", ["time.sleep(600)", "import os; os.fork(); time.sleep(3)"])
 def test_core_ends_with_all_sandboxes_if_its_parent_is_killed(then: str) -> None:
-    """In the second case a forked child of the parent still holds the pipe: stdin alone would not tell."""
+    """In the second case a forked child of the parent keeps the pipe open, so that stdin does not end."""
     with _parent(then) as parent:
         wire, pid, folders = _core_of(parent)
         marker = f"777{len(then)}.5"

@@ -62,7 +62,7 @@ def test_official_client_accepts_every_response(python: Path) -> None:
                 [python, script, *arguments], input=core.api_key, capture_output=True, text=True, timeout=180
             )
         assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("all answers are as")
+        assert done.stdout.startswith("all responses are valid")
         assert core.errors() == ""
     finally:
         core.stop()

@@ -1,11 +1,11 @@
-"""Drives the embedded Core with the official client and checks every answer strictly; run by test_openai_sdk.py.
+"""Uses the embedded Core with the official client and checks every response strictly; run by test_openai_sdk.py.
 
 Runs in the client's own environment, with the key on stdin: `python sdk_script.py BASE_URL [MODEL_URL HARNESS...]`.
 With a scripted model's URL it also runs real agents.
 """
 
 # mypy: ignore-errors
-# (The client is not among the packages that the project is checked with.)
+# (The client is not installed where the project is checked.)
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HOSTED: Any = {
 }
 WRITE = "mkdir -p outputs && cp in.txt outputs/in.txt && echo '{}' >outputs/answer.json && echo out && echo err >&2"
 SERVED = "3.13.0"  # later versions know further fields, which are optional
-EXTENSIONS = {"x_agents_core"}  # members of our own that the client's models do not name
+EXTENSIONS = {"x_agents_core"}  # members that the client's models do not have
 
 
 def check(kind: Any, value: BaseModel) -> None:
@@ -73,7 +73,7 @@ def wait(client: OpenAI, session_id: str, *statuses: str) -> Turn:
                 return turn
             break
         time.sleep(0.02)
-    raise AssertionError("the Turn did not get there")
+    raise AssertionError("the Turn did not reach the status in time")
 
 
 def rollout(client: OpenAI) -> str:
@@ -222,7 +222,7 @@ def refused(kind: type[openai.APIStatusError], call: Callable[[], Any]) -> opena
         if error.request_id:
             return error
         raise
-    raise AssertionError(f"{kind.__name__} was due")
+    raise AssertionError(f"expected {kind.__name__}, but the call succeeded")
 
 
 def main() -> None:
@@ -238,7 +238,7 @@ def main() -> None:
     for session in listed:
         check(AgentSession, session)
     check(AgentSessionDeleted, client.beta.agents.sessions.delete(session_id))
-    print("all answers are as", openai.__version__, "wants them")
+    print("all responses are valid for", openai.__version__)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A thin client of the embedded Core for its tests: real HTTP, no retries, answers as they come."""
+"""A small client of the embedded Core for its tests: real HTTP, no retries, unchecked responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def oracle(solution: str) -> dict[str, Any]:
 
 
 class Wire:
-    """Calls with the headers the API asks for; `headers` of a call are added or, with None, left out."""
+    """Calls with the headers that the API requires; `headers` of a call are added or, with None, left out."""
 
     def __init__(self, client: httpx.Client, base_url: str, api_key: str) -> None:
         self.client = client
@@ -35,7 +35,7 @@ class Wire:
         return response.json()
 
     def refused(self, status: int, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
-        """The `error` of a call that has to fail with `status`."""
+        """Return the `error` of a call that must fail with `status`."""
         response = self.call(method, path, **kwargs)
         assert response.status_code == status, response.text
         error = response.json()["error"]
@@ -56,7 +56,7 @@ class Wire:
         return turns[0] if turns else None
 
     def wait(self, session_id: str, *statuses: str, seconds: float = 20) -> dict[str, Any]:
-        """The newest Turn, once its status is one of `statuses` (default: it has ended)."""
+        """Return the newest Turn once its status is one of `statuses` (default: it has ended)."""
         wanted = statuses or ("completed", "failed", "cancelled")
         deadline = time.monotonic() + seconds
         while True:
@@ -67,7 +67,7 @@ class Wire:
             time.sleep(0.02)
 
     def run(self, solution: str, **members: Any) -> tuple[str, dict[str, Any]]:
-        """A Session's id and its Turn, which has ended."""
+        """Create a Session; return its id and its Turn, which has ended."""
         session_id = self.create(solution, **members)["id"]
         return session_id, self.wait(session_id)
 
@@ -76,7 +76,7 @@ class Wire:
         return items
 
     def artifacts(self, session_id: str) -> dict[str, bytes]:
-        """Path -> content."""
+        """Return the Artifacts' contents by path."""
         base = f"/sessions/{session_id}/artifacts"
         listed = self.ok("GET", f"{base}?order=asc&limit=100")["data"]
         return {one["path"]: self.call("GET", f"{base}/{one['id']}/content").content for one in listed}
@@ -91,7 +91,7 @@ class Wire:
         return self.call("POST", f"/sessions/{session_id}/events", json=events, headers={"Idempotency-Key": key})
 
     def end(self, session_id: str) -> None:
-        """Cancel what runs and delete the Session."""
+        """Cancel a running Turn and delete the Session."""
         deadline = time.monotonic() + 20
         while (response := self.call("DELETE", f"/sessions/{session_id}")).status_code == 409:
             self.cancel(session_id)
@@ -106,7 +106,7 @@ def session_ids(wire: Wire) -> set[str]:
 
 
 def events(response: httpx.Response) -> Iterator[dict[str, Any]]:
-    """The events of a stream that is being read; comments are left out."""
+    """Yield the events of a stream; comments are left out."""
     name = ""
     for line in response.iter_lines():
         if line.startswith("event: "):
