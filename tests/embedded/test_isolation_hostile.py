@@ -133,14 +133,14 @@ def test_a_search_of_everything_finds_no_secret_and_no_place_to_write(
     assert sorted(found["writable"]) == ["/dev/shm", "/home/agent", "/tmp", "/workspace"]
 
 
-def test_hidden_places_are_empty_also_by_their_own_names(sandbox: Sandbox, places: list[Path]) -> None:
+def test_hidden_places_are_empty_under_every_name(sandbox: Sandbox, places: list[Path]) -> None:
     for place in places:
         done = run(sandbox, 'ls -A "$1"; cat "$1/expected.json"', str(place))
         assert text(done).count("No such file") >= 1
         assert SECRET not in text(done)
 
 
-def test_nothing_can_be_connected_to(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_sandbox_can_connect_to_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
     with ExitStack() as stack:
         listeners = []
         named = str(tmp_path / "socket")
@@ -186,7 +186,7 @@ def test_no_capabilities_no_new_privileges_no_namespaces(isolation: Isolation, s
         assert "unshare: unshare failed" in text(done)
 
 
-def test_init_tells_no_host_path_and_no_environment(isolation: Isolation, sandbox: Sandbox) -> None:
+def test_init_shows_no_host_path_and_no_environment(isolation: Isolation, sandbox: Sandbox) -> None:
     done = run(sandbox, "tr '\\0' ' ' < /proc/1/cmdline; echo; cat /proc/1/environ | wc -c; cat /etc/passwd /etc/group")
     assert str(isolation.folder) not in text(done)
     assert text(done).splitlines()[1] == "0"
@@ -195,7 +195,7 @@ def test_init_tells_no_host_path_and_no_environment(isolation: Isolation, sandbo
     assert own not in text(done)
 
 
-def test_the_hosts_users_and_secrets_are_not_there(sandbox: Sandbox) -> None:
+def test_users_and_secrets_of_the_host_are_not_visible(sandbox: Sandbox) -> None:
     done = run(
         sandbox,
         "ls -A /etc /etc/ssl; cat /etc/shadow /etc/machine-id; ls -A /root /home /var /opt /mnt /srv /boot /sys",
@@ -215,7 +215,7 @@ for number, *arguments in ((add_key, b"user", b"mine", b"x", 1, -3), (keyctl, 0,
 """
 
 
-def test_the_kernels_keyrings_are_out_of_reach(sandbox: Sandbox) -> None:
+def test_kernel_keyrings_cannot_be_read(sandbox: Sandbox) -> None:
     if os.uname().machine not in ("x86_64", "aarch64"):
         pytest.skip("the numbers of the system calls are known for x86_64 and aarch64 alone")
     done = run(sandbox, 'python3 -c "$1"; cat /proc/keys', KEYS)

@@ -17,7 +17,7 @@ from tests.support.proxies import KEY, Reader, Server, Writer, asyncio_test, pro
 
 
 @asyncio_test
-async def test_parameters_are_merged_into_requests_for_replies_alone(tmp_path: Path) -> None:
+async def test_parameters_are_only_merged_into_requests_for_replies(tmp_path: Path) -> None:
     params = {
         "seed": "{sample}",
         "user": "{rollout_id}/{sample}",
@@ -40,7 +40,7 @@ async def test_parameters_are_merged_into_requests_for_replies_alone(tmp_path: P
 
 
 @asyncio_test
-async def test_what_parameters_cannot_be_merged_into_is_refused(tmp_path: Path) -> None:
+async def test_request_that_parameters_cannot_be_merged_into_is_refused(tmp_path: Path) -> None:
     async with serving(replying(b"{}")) as server, proxied(tmp_path, server.url, params={"seed": 1}) as (_, client):
         assert (await client.post("/responses", content=b"[1]")).status_code == 400
         assert (await client.post("/responses", content=b"nonsense")).status_code == 400
@@ -141,7 +141,7 @@ HALVES = {
 
 @pytest.mark.parametrize("left", HALVES.values(), ids=HALVES)
 @pytest.mark.parametrize("whole", [b"", b'{"schema":1,"whole":true}\n'], ids=["alone", "after a line"])
-def test_half_a_line_of_a_dead_writer_makes_way(tmp_path: Path, whole: bytes, left: bytes) -> None:
+def test_half_a_line_of_a_killed_writer_is_replaced(tmp_path: Path, whole: bytes, left: bytes) -> None:
     captured = Capture(tmp_path, {"rollout_id": "r", "session_id": "s"})
     captured.path.write_bytes(whole + left)
     captured.append({"request": "again"})
@@ -149,7 +149,7 @@ def test_half_a_line_of_a_dead_writer_makes_way(tmp_path: Path, whole: bytes, le
     assert lines(captured.path) == [*(json.loads(line) for line in whole.splitlines()), added]
 
 
-def test_what_is_no_capture_is_left_alone(tmp_path: Path) -> None:
+def test_file_that_is_not_a_capture_is_not_changed(tmp_path: Path) -> None:
     captured = Capture(tmp_path, {"rollout_id": "r", "session_id": "s"})
     captured.path.write_bytes(b"somebody's notes")
     with pytest.raises(OSError, match="the last line is not part of a capture; move the file away"):
@@ -158,7 +158,7 @@ def test_what_is_no_capture_is_left_alone(tmp_path: Path) -> None:
 
 
 @asyncio_test
-async def test_a_session_that_names_no_file_is_captured_under_its_own_id(tmp_path: Path) -> None:
+async def test_session_without_a_usable_rollout_id_is_captured_under_its_own_id(tmp_path: Path) -> None:
     for rollout_id in (None, "../../etc/x", ".", "", "a/b", "-rf", ".envrc", "a\nb", "x" * 129):
         labels = TurnLabels("session-9", "turn-1", rollout_id=rollout_id)
         async with (
@@ -171,7 +171,7 @@ async def test_a_session_that_names_no_file_is_captured_under_its_own_id(tmp_pat
 
 
 @asyncio_test
-async def test_a_reply_cut_short_by_its_model_was_sampled_all_the_same(tmp_path: Path) -> None:
+async def test_reply_that_the_model_cut_short_counts_as_sampled(tmp_path: Path) -> None:
     stopped = {"type": "response.incomplete", "response": {"incomplete_details": {"reason": "max_output_tokens"}}}
     stream = replying(sse(DELTA, stopped), "200 OK", "Content-Type: text/event-stream")
     async with serving(stream) as server, proxied(tmp_path, server.url, capture=tmp_path) as (proxy, client):

@@ -20,7 +20,7 @@ from tests.support.proxies import KEY, Reader, Server, Writer, asyncio_test, pro
 
 
 @asyncio_test
-async def test_the_key_and_the_real_address_are_the_proxys_alone(tmp_path: Path) -> None:
+async def test_only_the_proxy_has_the_key_and_the_real_address(tmp_path: Path) -> None:
     async with serving(replying(b"{}")) as server, proxied(tmp_path, f"{server.url}/a%20b/v1/") as (_, client):
         hop = {"Connection": "keep-alive, X-Hop", "X-Hop": "1", "TE": "trailers", "Proxy-Authorization": "x"}
         own = {"Authorization": "Bearer dummy", "X-Api-Key": "dummy", "X-Kept": "yes", "Accept-Encoding": "gzip"}
@@ -50,7 +50,7 @@ GIVEN: list[list[tuple[str, str]]] = [
 
 
 @pytest.mark.parametrize(("protocol", "credentials"), [("responses", [BEARER]), ("anthropic", [API_KEY, BEARER])])
-def test_the_key_is_the_proxys_whatever_a_request_holds(
+def test_proxy_replaces_credentials_of_requests(
     tmp_path: Path, protocol: str, credentials: list[tuple[str, str]]
 ) -> None:
     async def check() -> None:
@@ -73,7 +73,7 @@ def test_the_key_is_the_proxys_whatever_a_request_holds(
         ("https://notanthropic.com", "sk-ant-api03-x", {b"x-api-key", b"authorization"}),
     ],
 )
-def test_anthropics_own_server_gets_the_one_header_that_it_takes(base_url: str, key: str, names: set[bytes]) -> None:
+def test_anthropic_server_gets_only_the_header_that_it_accepts(base_url: str, key: str, names: set[bytes]) -> None:
     there = upstream.Upstream.of(ModelProvider("anthropic", base_url, key))
     assert {name for name, value in there.request_headers([(b"authorization", b"x")]) if key.encode() in value} == names
 
@@ -126,7 +126,7 @@ def test_no_path_leads_out_of_the_base_url(tmp_path: Path, target: str) -> None:
 
 
 @asyncio_test
-async def test_connect_and_what_is_no_http_are_refused(tmp_path: Path) -> None:
+async def test_connect_and_invalid_http_are_refused(tmp_path: Path) -> None:
     async with serving(replying(b"{}")) as server, proxied(tmp_path, server.url) as (proxy, client):
         for sent in (b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01garbage\r\n\r\n", b"GET"):
             reader, writer = await asyncio.open_unix_connection(proxy.socket_path)
@@ -139,7 +139,7 @@ async def test_connect_and_what_is_no_http_are_refused(tmp_path: Path) -> None:
         assert (await client.get("/models")).status_code == 200  # and it serves on
 
 
-def test_v1_is_not_doubled_for_those_who_give_it() -> None:
+def test_v1_of_a_base_url_is_not_doubled() -> None:
     for base in ("https://x.example/v1", "https://x.example", "https://x.example/v1/"):
         there = upstream.Upstream.of(ModelProvider("anthropic", base, "k"))
         assert there.target(b"/v1/messages?beta=true") == b"/v1/messages?beta=true"
@@ -206,7 +206,7 @@ async def test_bodies_of_any_length_pass_in_both_directions(tmp_path: Path) -> N
 
 
 @asyncio_test
-async def test_the_turns_end_cuts_what_is_under_way(tmp_path: Path) -> None:
+async def test_end_of_the_turn_cuts_running_requests(tmp_path: Path) -> None:
     gone = asyncio.Event()
 
     async def handler(server: Server, reader: Reader, writer: Writer) -> None:
@@ -312,7 +312,7 @@ async def test_a_silent_server_is_waited_for_once(tmp_path: Path) -> None:
 
 
 @asyncio_test
-async def test_replies_that_are_no_http_or_end_early(tmp_path: Path) -> None:
+async def test_invalid_or_incomplete_replies_are_failures(tmp_path: Path) -> None:
     replies = [b"", b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"]
 
     async def handler(server: Server, reader: Reader, writer: Writer) -> None:

@@ -16,7 +16,7 @@ from pytest_core_rollouts.embedded.model.upstream import MissingLabel, fill
 
 
 @given(st.lists(st.sampled_from(["\n", "\r\n"]), min_size=3, max_size=3), st.data())
-def test_events_are_the_same_however_a_stream_is_cut(ends: list[str], data: st.DataObject) -> None:
+def test_events_do_not_depend_on_chunks(ends: list[str], data: st.DataObject) -> None:
     text = "".join(f"event: x{end}data: {number}{end}data:more{end}: note{end}{end}" for number, end in enumerate(ends))
     stream = text.encode() + b"data: never ended"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
@@ -27,7 +27,7 @@ def test_events_are_the_same_however_a_stream_is_cut(ends: list[str], data: st.D
     assert found == [b"0\nmore", b"1\nmore", b"2\nmore"]
 
 
-def test_an_endless_event_is_given_up_and_not_kept() -> None:
+def test_endless_event_is_dropped() -> None:
     reader = EventReader()
     for _ in range(EVENT_LIMIT // (1 << 20) + 1):
         assert list(reader.feed(b"data: " + b"x" * (1 << 20))) == []
@@ -136,7 +136,7 @@ REPLIES = [
 
 
 @pytest.mark.parametrize(("reply", "tokens"), REPLIES)
-def test_tokens_are_found_where_servers_put_them(reply: Any, tokens: Tokens) -> None:
+def test_tokens_are_found_in_replies_of_every_server(reply: Any, tokens: Tokens) -> None:
     assert tokens_of(reply) == tokens
 
 
@@ -165,7 +165,7 @@ def test_tokens_are_found_where_servers_put_them(reply: Any, tokens: Tokens) -> 
         ),
     )
 )
-def test_no_reply_is_too_odd(reply: Any) -> None:
+def test_odd_replies_raise_nothing(reply: Any) -> None:
     tokens_of(reply)
     if isinstance(reply, dict):
         of_event(reply)
@@ -173,7 +173,7 @@ def test_no_reply_is_too_odd(reply: Any) -> None:
             assembled(protocol, reply, {**reply, "type": "message_delta"}, reply)
 
 
-def test_what_servers_say_is_told_in_one_short_line() -> None:
+def test_messages_of_servers_become_one_short_line() -> None:
     said = of_status(500, json.dumps({"error": {"message": "a\nb" + "x" * 9999, "type": "t"}}).encode())
     assert said is not None
     assert said.message.startswith("The model's server answered 500: t: a bxxx")
@@ -186,7 +186,7 @@ def test_what_servers_say_is_told_in_one_short_line() -> None:
     assert of_status(204, b"") is None
 
 
-def test_placeholders_are_filled_in_or_missed() -> None:
+def test_placeholders_are_filled_in_or_an_error() -> None:
     params = {"seed": "{sample}", "deep": [{"user": "s{sample}-{rollout_id}"}], "n": 1, "same": "{other}"}
     filled = {"seed": 7, "deep": [{"user": "s7-r"}], "n": 1, "same": "{other}"}
     assert fill(params, sample="7", rollout_id="r") == filled

@@ -24,7 +24,7 @@ def masks(binds: list[tuple[str, str]], hidden: list[Path]) -> dict[str, str]:
     return find_masks(binds, real_names(hidden))
 
 
-def test_masks_lie_where_a_hidden_path_would_show(tmp_path: Path) -> None:
+def test_masks_cover_where_a_hidden_path_would_show(tmp_path: Path) -> None:
     shown, link = tmp_path / "shown", tmp_path / "link"
     (shown / "a" / "b").mkdir(parents=True)
     link.symlink_to(shown / "a")
@@ -43,7 +43,7 @@ def test_hiding_a_folder_of_programs_is_an_error(folder: str) -> None:
         Isolation.probe(hidden=[Path(folder)])
 
 
-def test_a_hidden_path_that_is_made_later_hides_the_folder_above_it(tmp_path: Path) -> None:
+def test_hidden_path_that_is_created_later_hides_the_folder_above_it(tmp_path: Path) -> None:
     (tmp_path / "shown" / "project").mkdir(parents=True)
     missing = tmp_path / "shown" / "project" / "runs" / "a.jsonl"
     found = Hidden.find([missing, tmp_path / "elsewhere" / "x"], [], [str(tmp_path / "shown")])
@@ -132,7 +132,7 @@ def canaries() -> Iterator[list[Path]]:
         ([], ["/usr", "/usr/local"]),  # sources are hidden always
     ],
 )
-def test_what_holds_programs_shows_them_and_nothing_else(
+def test_hidden_folder_of_programs_shows_only_the_programs(
     hidden: list[str], visible: list[str], canaries: list[Path]
 ) -> None:
     isolation = Isolation.probe(hidden=list(map(Path, hidden)))
@@ -204,7 +204,7 @@ isolation.close()
 """
 
 
-def test_packages_of_a_system_python_that_runs_us_are_hidden(tmp_path: Path) -> None:
+def test_packages_of_the_running_system_python_are_hidden(tmp_path: Path) -> None:
     if not any(Path("/usr/lib/python3/dist-packages").glob("*")) or not os.access("/usr/bin/python3", os.X_OK):
         pytest.skip("this machine has no system Python with packages")
     package = Path("pytest_core_rollouts", "embedded")
@@ -234,6 +234,6 @@ print(done.returncode, done.output.decode().splitlines()[-1])
 """
 
 
-def test_sandboxes_start_whatever_the_umask_is() -> None:
+def test_sandboxes_start_with_any_umask() -> None:
     done = subprocess.run([sys.executable, "-c", UMASK], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("0 ran\n", "")

@@ -48,7 +48,7 @@ def test_regular_files_are_captured_with_their_paths(outputs: Path) -> None:
     assert collect(outputs) == {"answer.json": b"{}", "nothing": b"", "sub/é\n.txt": b"\0\xff"}
 
 
-def test_no_outputs_are_fine(outputs: Path) -> None:
+def test_missing_outputs_are_accepted(outputs: Path) -> None:
     assert collect(outputs) == {}
     outputs.rmdir()
     assert collect(outputs) == {}
@@ -89,7 +89,7 @@ def test_outputs_must_be_a_directory(outputs: Path, make: Callable[[Path], None]
 
 
 @pytest.mark.parametrize(("make", "kind"), [(os.mkfifo, "a FIFO"), (make_socket, "a socket")])
-def test_what_is_no_file_is_rejected_at_once(outputs: Path, make: Callable[[Path], None], kind: str) -> None:
+def test_special_files_are_rejected_at_once(outputs: Path, make: Callable[[Path], None], kind: str) -> None:
     (outputs / "sub").mkdir()
     make(outputs / "sub" / "odd")
     assert rejection(outputs).startswith(f"'/workspace/outputs/sub/odd' is {kind}:")
@@ -134,7 +134,7 @@ def test_sizes_are_limited(outputs: Path) -> None:
     assert re.fullmatch(bounds, rejection(outputs))
 
 
-def test_what_its_owner_cannot_read_is_captured_all_the_same(outputs: Path) -> None:
+def test_unreadable_outputs_are_captured(outputs: Path) -> None:
     (outputs / "sub").mkdir()
     (outputs / "sub" / "file").write_text("here")
     (outputs / "sub" / "file").chmod(0)
@@ -142,7 +142,7 @@ def test_what_its_owner_cannot_read_is_captured_all_the_same(outputs: Path) -> N
     assert collect(outputs) == {"sub/file": b"here"}
 
 
-def test_a_file_that_changes_meanwhile_is_rejected(outputs: Path) -> None:
+def test_file_that_changes_during_the_copy_is_rejected(outputs: Path) -> None:
     stop = threading.Event()
 
     def append() -> None:

@@ -45,7 +45,7 @@ async def code_after(proxy: ModelProxy, client: httpx.AsyncClient, path: str, an
 
 
 @asyncio_test
-async def test_every_failure_counts_before_the_model_has_said_anything(tmp_path: Path) -> None:
+async def test_every_failure_counts_before_the_first_reply(tmp_path: Path) -> None:
     """There is no agent yet: a wrong model or a wrong base URL is the user's."""
     async with serving(obedient) as server, proxied(tmp_path, server.url) as (proxy, client):
         assert await code_after(proxy, client, "/responses", 404) == "resource_not_found"
@@ -58,7 +58,7 @@ async def test_every_failure_counts_before_the_model_has_said_anything(tmp_path:
 
 
 @asyncio_test
-async def test_a_request_made_by_hand_chooses_no_failure(tmp_path: Path) -> None:
+async def test_request_made_by_hand_does_not_set_the_failure(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"params": {"seed": 1}, "capture": tmp_path}
     async with serving(obedient) as server, proxied(tmp_path, server.url, **settings) as (proxy, client):
         assert await code_after(proxy, client, "/responses", "said") is None
@@ -80,7 +80,7 @@ async def test_a_request_made_by_hand_chooses_no_failure(tmp_path: Path) -> None
 
 
 @asyncio_test
-async def test_what_needs_the_servers_part_counts_until_the_next_call(tmp_path: Path) -> None:
+async def test_failure_of_the_server_counts_until_the_next_call(tmp_path: Path) -> None:
     expected = {
         401: "authentication_error",
         402: "usage_limit_exceeded",
@@ -100,13 +100,13 @@ async def test_what_needs_the_servers_part_counts_until_the_next_call(tmp_path: 
 
 
 @asyncio_test
-async def test_a_later_turn_finds_what_the_agent_left_behind(tmp_path: Path) -> None:
+async def test_first_reply_of_an_earlier_turn_counts(tmp_path: Path) -> None:
     async with serving(obedient) as server, proxied(tmp_path, server.url, replied=True) as (proxy, client):
         assert await code_after(proxy, client, "/responses", 404) is None
 
 
 @asyncio_test
-async def test_a_request_that_the_server_does_not_take_chooses_no_failure(tmp_path: Path) -> None:
+async def test_request_that_the_server_does_not_read_sets_no_failure(tmp_path: Path) -> None:
     async def handler(server: Server, reader: Reader, writer: Writer) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.transport.abort()  # in the middle of the request
@@ -123,7 +123,7 @@ async def test_a_request_that_the_server_does_not_take_chooses_no_failure(tmp_pa
 
 
 @asyncio_test
-async def test_a_request_with_two_lengths_is_framed_by_its_chunks(tmp_path: Path) -> None:
+async def test_chunks_override_a_content_length(tmp_path: Path) -> None:
     async with serving(obedient) as server, proxied(tmp_path, server.url, replied=True) as (proxy, _):
         reader, writer = await asyncio.open_unix_connection(proxy.socket_path)
         head = "POST /responses HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -151,7 +151,7 @@ async def is_closed(reader: Reader) -> bool:
 
 
 @asyncio_test
-async def test_a_turn_has_few_connections_and_the_oldest_unfinished_one_goes_first(tmp_path: Path) -> None:
+async def test_too_many_connections_end_the_oldest_unfinished_one(tmp_path: Path) -> None:
     release = asyncio.Event()
 
     async def slow(server: Server, reader: Reader, writer: Writer) -> None:
@@ -222,7 +222,7 @@ def resident_kib(pid: int | None) -> int:
 
 
 @needs_codex
-def test_unfinished_requests_of_a_real_agent_cost_little_and_hinder_nobody(agents_core: Any, agents_wire: Wire) -> None:
+def test_unfinished_requests_of_a_real_agent_do_not_slow_others(agents_core: Any, agents_wire: Wire) -> None:
     wire = agents_wire
     by_hand = "curl -s -X POST -d '{}' http://127.0.0.1:48080/v1/responses; exit 1"
     replies: list[Reply] = [

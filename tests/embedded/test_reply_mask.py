@@ -27,7 +27,7 @@ IN_JSON = json.dumps(KEY)[1:-1]
     ),
     st.lists(st.integers(0, 80), max_size=12),
 )
-def test_a_text_is_masked_the_same_however_it_is_cut(parts: list[str], cuts: list[int]) -> None:
+def test_masking_does_not_depend_on_pieces(parts: list[str], cuts: list[int]) -> None:
     text = "".join(parts).encode()
     masks = KeyMask(["abcabcab-1", "abcabcab-12"])
     expected = text.replace(b"abcabcab-12", b"[masked]***").replace(b"abcabcab-1", b"[masked]**")
@@ -43,13 +43,13 @@ def test_a_text_is_masked_the_same_however_it_is_cut(parts: list[str], cuts: lis
     assert len(expected) == len(text)
 
 
-def test_stand_ins_for_keys_are_ordinary_words() -> None:
+def test_placeholders_for_keys_are_not_masked() -> None:
     for key in ("EMPTY", "dummy", "", "sk-no-key-required", "xxxxxxxxxxxx"):
         assert KeyMask([key]).whole(f"an {key} one".encode()) == f"an {key} one".encode()
 
 
 @asyncio_test
-async def test_heads_and_bodies_hold_no_key(tmp_path: Path) -> None:
+async def test_replies_hold_no_key(tmp_path: Path) -> None:
     body = json.dumps({"echo": [f"Bearer {KEY}", CORE_KEY, json.dumps(KEY)], "content": []}).encode()
     head = (f"X-Echo: Bearer {KEY}", f"Location: /?key={KEY}", f"X-{CORE_KEY}: 1", "X-Kept: kept")
     handler = replying(body, f"200 {KEY}", *head)
@@ -65,7 +65,7 @@ async def test_heads_and_bodies_hold_no_key(tmp_path: Path) -> None:
 
 
 @asyncio_test
-async def test_a_key_that_is_cut_in_a_stream_is_masked_and_nothing_else_waits(tmp_path: Path) -> None:
+async def test_key_split_between_chunks_is_masked_without_delay_for_others(tmp_path: Path) -> None:
     """The server goes on only when the client has what came before, less what may be the beginning of a key."""
     seen: asyncio.Queue[bytes] = asyncio.Queue()
     pieces = [b"data: hello\n\n", b"data: Bearer " + KEY[:5].encode(), KEY[5:-1].encode(), KEY[-1:].encode() + b"\n\n"]
@@ -92,7 +92,7 @@ async def test_a_key_that_is_cut_in_a_stream_is_masked_and_nothing_else_waits(tm
 
 
 @pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate"])
-def test_a_reply_that_is_compressed_all_the_same_is_read_and_masked(tmp_path: Path, coding: str) -> None:
+def test_compressed_reply_is_decompressed_and_masked(tmp_path: Path, coding: str) -> None:
     text = sse({"type": "response.failed", "response": {"error": {"code": "server_error", "message": f"no {KEY}"}}})
     text += b": padding " + b"x" * 300_000
     packed = zlib.compress(text) if coding == "deflate" else gzip.compress(text[:50]) + gzip.compress(text[50:])
@@ -110,7 +110,7 @@ def test_a_reply_that_is_compressed_all_the_same_is_read_and_masked(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("coding", "body"), [("br", b"x"), ("gzip, br", b"x"), ("gzip", b"no gzip")])
-def test_a_reply_that_cannot_be_read_is_not_passed_on(tmp_path: Path, coding: str, body: bytes) -> None:
+def test_reply_with_unknown_compression_is_not_passed_on(tmp_path: Path, coding: str, body: bytes) -> None:
     async def check() -> None:
         handler = replying(body, "200 OK", f"Content-Encoding: {coding}")
         async with serving(handler) as server, proxied(tmp_path, server.url) as (proxy, client):

@@ -42,7 +42,7 @@ def test_stdout_and_stderr_come_in_order_and_stdin_is_passed_on_whole(sandbox: S
     assert done.output == data
 
 
-def test_stdin_that_nobody_reads_does_no_harm(sandbox: Sandbox) -> None:
+def test_unread_stdin_does_not_block_a_run(sandbox: Sandbox) -> None:
     assert run(sandbox, "exec <&-; exit 3", stdin=b"x" * MIB).returncode == 3
 
 
@@ -51,7 +51,7 @@ def test_files_stay_from_run_to_run_and_temporary_ones_do_not(sandbox: Sandbox) 
     assert text(run(sandbox, "cat file ~/file; ls /tmp")) == "kept\nkept\n"
 
 
-def test_output_is_bounded_in_memory_and_all_of_it_is_heard(sandbox: Sandbox) -> None:
+def test_result_is_bounded_and_on_output_gets_everything(sandbox: Sandbox) -> None:
     heard: list[int] = []
     done = run(
         sandbox, "head -c 30000000 /dev/zero", output_limit=1000, on_output=lambda chunk: heard.append(len(chunk))
@@ -60,7 +60,7 @@ def test_output_is_bounded_in_memory_and_all_of_it_is_heard(sandbox: Sandbox) ->
     assert max(heard) <= 1 << 16
 
 
-def test_what_on_output_raises_ends_the_run_and_is_raised(sandbox: Sandbox) -> None:
+def test_exception_of_on_output_ends_the_run_and_is_raised(sandbox: Sandbox) -> None:
     def refuse(chunk: bytes) -> None:
         raise LookupError("not this")
 
@@ -70,12 +70,12 @@ def test_what_on_output_raises_ends_the_run_and_is_raised(sandbox: Sandbox) -> N
     assert processes_with(token) == []
 
 
-def test_a_sandbox_that_cannot_start_says_why(isolation: Isolation, sandbox: Sandbox) -> None:
+def test_failed_start_reports_the_message_of_bwrap(isolation: Isolation, sandbox: Sandbox) -> None:
     with pytest.raises(SandboxFailed, match=r"did not start: .*no-such-place"):
         run(sandbox, "true", binds=[(Path("/no-such-place"), "/opt/x")])
 
 
-def test_what_is_no_environment_is_refused(sandbox: Sandbox) -> None:
+def test_invalid_environment_variable_is_refused(sandbox: Sandbox) -> None:
     for env in ({"A=B": "x"}, {"": "x"}, {"A": "x\0y"}):
         with pytest.raises(ValueError, match="invalid environment variable"):
             run(sandbox, "true", env=env)
@@ -90,7 +90,7 @@ def test_a_host_path_can_be_shown_read_only(sandbox: Sandbox, isolation: Isolati
     assert "Read-only file system" in text(done)
 
 
-def test_many_at_once(isolation: Isolation) -> None:
+def test_many_sandboxes_run_at_once(isolation: Isolation) -> None:
     async def one(number: int) -> bytes:
         with new_sandbox(isolation) as sandbox:
             return (await sandbox.run(["bash", "-c", f"echo {number}"], env={})).output
@@ -104,7 +104,7 @@ def test_many_at_once(isolation: Isolation) -> None:
 # Files
 
 
-def test_files_are_written_with_their_folders_for_the_agent_alone(isolation: Isolation, sandbox: Sandbox) -> None:
+def test_files_are_written_with_folders_that_only_the_agent_can_read(isolation: Isolation, sandbox: Sandbox) -> None:
     sandbox.write_files([("/workspace/a/b/data.csv", b"1"), ("/workspace/.hidden", b""), ("/workspace/é ü", b"2")])
     script = "stat -c '%a %U %n' a a/b a/b/data.csv .hidden 'é ü'; cat a/b/data.csv; echo 3 > a/b/data.csv; cat a/b/*"
     assert text(run(sandbox, script, env={"LANG": "C.UTF-8"})).splitlines() == [
@@ -130,14 +130,12 @@ def test_files_are_written_with_their_folders_for_the_agent_alone(isolation: Iso
         "/workspace/a\0",
     ],
 )
-def test_other_paths_are_refused(sandbox: Sandbox, path: str) -> None:
+def test_paths_outside_the_workspace_are_refused(sandbox: Sandbox, path: str) -> None:
     with pytest.raises(ValueError, match="expected a path under /workspace"):
         sandbox.write_files([(path, b"")])
 
 
-def test_writing_follows_no_link_and_replaces_what_is_there(
-    isolation: Isolation, sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_writing_follows_no_link_and_replaces_files(isolation: Isolation, sandbox: Sandbox, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
     run(sandbox, 'ln -s "$1" file; ln -s "$2" folder; mkfifo fifo; mkdir d', str(victim), str(tmp_path))
@@ -165,7 +163,7 @@ for i in range(150): os.mkdir("d" * 200); os.chdir("d" * 200)'
     assert folders(isolation) == []
 
 
-def test_a_folder_that_the_sandbox_could_not_reach_is_refused(isolation: Isolation, tmp_path: Path) -> None:
+def test_folder_that_the_sandbox_cannot_reach_is_refused(isolation: Isolation, tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     if not isolation.drops_uid:

@@ -14,16 +14,14 @@ from tests.support.sandboxes import new_sandbox, run, text
 MIB = 1 << 20
 
 
-def test_a_cgroup_that_cannot_be_used_is_an_error_before_anything_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_cgroup_is_an_error_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     with pytest.raises(SandboxUnavailable, match=VARIABLE):
         Isolation.probe()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_kernel_keeps_bounds_in_a_cgroup() -> None:
+def test_kernel_enforces_bounds_in_a_cgroup() -> None:
     if (parent := CgroupParent.find()) is None:
         pytest.skip(f"no cgroup was given to us: {VARIABLE} names none, and systemd has not delegated our own")
     left = parent.folder / f"core-rollouts-{2**22 + 1}-dead"  # of a process that cannot be

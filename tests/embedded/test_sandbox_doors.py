@@ -33,7 +33,7 @@ def sandbox(isolation: Isolation) -> Iterator[Sandbox]:
 
 
 @pytest.mark.skipif(not AS_ROOT, reason="an ordinary user's sandboxes reach what the user reaches")
-def test_programs_that_root_alone_can_reach_are_shared(isolation: Isolation, sandbox: Sandbox, tmp_path: Path) -> None:
+def test_programs_that_only_root_can_reach_are_copied(isolation: Isolation, sandbox: Sandbox, tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     (closed / "lib").mkdir(parents=True)
     program = closed / "program"
@@ -83,7 +83,7 @@ def forwarded(isolation: Isolation, sandbox: Sandbox, *command: str) -> Complete
     return asyncio.run(main())
 
 
-def test_the_forwarder_passes_connections_on_and_tells_the_end(isolation: Isolation, sandbox: Sandbox) -> None:
+def test_forwarder_passes_connections_on_and_reports_the_end(isolation: Isolation, sandbox: Sandbox) -> None:
     port = inside_url().rpartition(":")[2]
     script = f"""
 import socket, sys, threading
@@ -115,7 +115,7 @@ sys.exit(3)
         (["bash", "-c", "sleep 60 & echo left >&2"], 0, "left\n"),
     ],
 )
-def test_ends_of_every_kind(
+def test_forwarder_exits_with_the_status_of_the_command(
     isolation: Isolation, sandbox: Sandbox, command: list[str], status: int, stderr: str
 ) -> None:
     done = forwarded(isolation, sandbox, *command)
@@ -125,7 +125,7 @@ def test_ends_of_every_kind(
     assert len(told["stderr"]) <= 8192
 
 
-def test_the_socket_is_the_sandboxs_alone(isolation: Isolation, sandbox: Sandbox) -> None:
+def test_only_the_sandbox_can_connect_to_its_socket(isolation: Isolation, sandbox: Sandbox) -> None:
     listener, path = sandbox.listen("model.sock")
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.stat().st_uid == isolation.uid

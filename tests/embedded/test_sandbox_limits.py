@@ -18,7 +18,7 @@ SMALL = Limits(memory=256 * MIB)
 MEMORY_EXCESS = re.compile(r"memory: \d+ bytes used, \d+ allowed")
 
 
-def test_a_file_may_not_outgrow_its_limit(sandbox: Sandbox) -> None:
+def test_size_of_a_file_is_limited(sandbox: Sandbox) -> None:
     done = run(sandbox, "head -c 2000000 /dev/zero > big; stat -c %s big", limits=Limits(file_size=MIB))
     assert text(done).splitlines()[-1] == str(MIB)
 
@@ -57,7 +57,7 @@ def test_a_fork_bomb_ends_with_its_sandbox(sandbox: Sandbox) -> None:
     assert done.timed_out
 
 
-def test_limits_on_processes_hold_for_each_sandbox_alone(isolation: Isolation) -> None:
+def test_limit_on_processes_is_separate_for_each_sandbox(isolation: Isolation) -> None:
     async def one() -> int:
         with new_sandbox(isolation) as sandbox:
             script = "for i in $(seq 20); do sleep 1 & done; wait"
@@ -101,14 +101,14 @@ def test_numbers_of_files_are_bounded(sandbox: Sandbox, place: str) -> None:
     assert re.fullmatch(r"disk: at least \d+ files and folders, 10000 allowed", done.killed or "")
 
 
-def test_an_abyss_of_folders_is_noticed_and_removed(isolation: Isolation) -> None:
+def test_deeply_nested_folders_are_noticed_and_removed(isolation: Isolation) -> None:
     script = 'python3 -c \'import os\nfor i in range(5000): os.mkdir("d" * 100); os.chdir("d" * 100)\'; sleep 100'
     with new_sandbox(isolation) as sandbox:
         assert run(sandbox, script).killed == "disk: folders nested deeper than 200"
     assert folders(isolation) == []
 
 
-def test_temporary_folders_have_a_size(sandbox: Sandbox) -> None:
+def test_size_of_temporary_folders_is_limited(sandbox: Sandbox) -> None:
     done = run(sandbox, "for d in /tmp /dev/shm; do head -c 1G /dev/zero > $d/x; stat -c %s $d/x; done")
     assert [int(line) for line in text(done).splitlines() if line.isdigit()] == [256 * MIB, 64 * MIB]
 
@@ -186,7 +186,7 @@ INOTIFY = """if True:
         ),
     ],
 )
-def test_memory_counts_wherever_it_hides(sandbox: Sandbox, script: str) -> None:
+def test_memory_of_every_kind_is_counted(sandbox: Sandbox, script: str) -> None:
     script = f"import time; MIB = 1 << 20\n{script}\nkeep_all = dict(globals()); time.sleep(100)"
     done = asyncio.run(sandbox.run(["python3", "-c", script], env={}, limits=SMALL, timeout=30))
     assert MEMORY_EXCESS.fullmatch(done.killed or ""), (done.killed, text(done)[-500:])
@@ -246,9 +246,7 @@ def test_descriptors_in_flight_are_bounded(sandbox: Sandbox) -> None:
     assert over.limit_exceeded
 
 
-def test_where_namespaces_cannot_be_entered_the_watcher_counts(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watcher_counts_if_namespaces_cannot_be_entered(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError
 

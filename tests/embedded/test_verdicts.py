@@ -44,7 +44,7 @@ REFUSED = ModelFailure("invalid_request", "The model's server answered 400")
         (True, None, 1, True, "agent_exited", "ended with status 1"),
     ],
 )
-def test_how_a_program_ended_says_whose_doing_it_was(
+def test_fault_of_a_failed_program(
     replied: bool, failure: ModelFailure | None, status: int, oom: bool, code: str, words: str
 ) -> None:
     ended = Ended(status, "no such option", machine_oom=oom)
@@ -63,12 +63,12 @@ def test_how_a_program_ended_says_whose_doing_it_was(
 
 
 @pytest.mark.parametrize(("limit_exceeded", "code"), [(True, "sandbox_limit_exceeded"), (False, "sandbox_error")])
-def test_a_killed_sandbox_is_the_agents_doing_only_over_a_bound(limit_exceeded: bool, code: str) -> None:
+def test_killed_sandbox_is_the_agents_fault_only_over_a_bound(limit_exceeded: bool, code: str) -> None:
     done = Completed(137, b"", killed="disk: more than 5 bytes used", limit_exceeded=limit_exceeded)
     assert failure_of_killed_sandbox(done).code == code
 
 
-def test_running_out_of_descriptors_rejects_no_outputs(tmp_path: Path) -> None:
+def test_lack_of_descriptors_does_not_reject_outputs(tmp_path: Path) -> None:
     (tmp_path / "workspace" / "outputs" / "a" / "b" / "c").mkdir(parents=True)
     (tmp_path / "workspace" / "outputs" / "a" / "b" / "c" / "d").touch()
     lowest = os.open("/", os.O_RDONLY)
@@ -109,7 +109,7 @@ def test_a_malformed_event_is_skipped_with_a_warning(line: bytes) -> None:
     assert warning.startswith(f"2 events of the agent program skipped as malformed; the first: {line[:200].decode()} (")
 
 
-def test_lines_that_are_no_events_are_bounded_too() -> None:
+def test_lines_that_are_not_events_are_bounded_too() -> None:
     """Each one takes time of a process that serves all other rollouts."""
     lines = EventLines(lambda event: None)
     with pytest.raises(TurnFailed, match=f"^The agent program printed more than {LINES} lines.$") as failure:

@@ -54,7 +54,7 @@ def grade(pool: GraderPool, tmp_path: Path) -> Any:
 # What goes there and comes back
 
 
-def test_a_grader_gets_what_it_names_and_its_grade_comes_back(grade: Any, tmp_path: Path) -> None:
+def test_grader_gets_its_arguments_and_returns_a_grade(grade: Any, tmp_path: Path) -> None:
     source = (
         "from pytest_core_rollouts.grading import Grade, Reason\n"
         "def grade(task, answer, artifacts, answer_text, rollout):\n"
@@ -73,7 +73,7 @@ def test_a_grader_gets_what_it_names_and_its_grade_comes_back(grade: Any, tmp_pa
     assert made == Grade(0.1 + 0.2, (Reason("a.b", [1.5], "content"),), "raw 7")
 
 
-def test_it_works_where_and_with_what_the_run_works(
+def test_grader_has_the_directory_path_and_environment_of_the_run(
     grade: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = (
@@ -152,7 +152,7 @@ def test_sandboxes_of_graders_hide_what_the_run_hides(pool: GraderPool, tmp_path
         ),
     ],
 )
-def test_what_a_grader_raises_is_no_answer_that_broke_it(grade: Any, source: str, problem: str) -> None:
+def test_exception_of_a_grader_is_not_a_broken_grader(grade: Any, source: str, problem: str) -> None:
     with pytest.raises(GraderFailed, match=problem) as caught:
         grade(source)
     assert caught.value.code == "grader"
@@ -168,7 +168,7 @@ BREAKS = [
 
 
 @pytest.mark.parametrize(("line", "problem"), BREAKS, ids=["GIL", "segfault", "exit", "killed"])
-def test_an_answer_that_breaks_its_grader_twice_is_told_from_a_broken_grader(
+def test_answer_that_breaks_its_grader_twice_differs_from_a_broken_grader(
     grade: Any, line: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grader_process, "OWN_MEMORY", 0)
@@ -183,7 +183,7 @@ def test_an_answer_that_breaks_its_grader_twice_is_told_from_a_broken_grader(
     assert grade(GOOD).reward == 1
 
 
-def test_a_grader_that_the_machine_may_have_broken_runs_alone_the_second_time(grade: Any, tmp_path: Path) -> None:
+def test_second_try_runs_without_other_graders_if_the_machine_may_be_the_reason(grade: Any, tmp_path: Path) -> None:
     """Another grade is under way at the first try; the second one waits for its end: memory may be short."""
     mark, release = tmp_path / "first", tmp_path / "release"
     source = (
@@ -201,9 +201,7 @@ def test_a_grader_that_the_machine_may_have_broken_runs_alone_the_second_time(gr
     other.join()
 
 
-def test_a_grader_that_others_take_the_machine_from_makes_no_answer_0(
-    grade: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lack_of_memory_or_processor_does_not_make_an_answer_0(grade: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It had little memory when it was killed; or it was ready to run, and others had the processor.
 
     What the system reports of the second is set here: to starve a process for certain takes more than a test has.
@@ -233,7 +231,7 @@ def test_run_delay_of_a_process_is_read_in_seconds(tmp_path: Path, monkeypatch: 
     assert process._delay_s() == 0.0
 
 
-def test_a_grader_that_breaks_on_the_expected_answer_makes_no_answer_0(pool: GraderPool, tmp_path: Path) -> None:
+def test_grader_that_breaks_on_the_expected_answer_does_not_make_an_answer_0(pool: GraderPool, tmp_path: Path) -> None:
     source = f"import os\ndef grade(answer):\n{SPARES_MISSING}    os._exit(3)\n"
     task = task_with(tmp_path / "t", source, '{"x": 1}')
     with pytest.raises(GraderFailed, match=r"exit code 3$") as caught:
@@ -250,7 +248,7 @@ def test_a_grader_that_breaks_on_the_expected_answer_makes_no_answer_0(pool: Gra
     ],
     ids=["alarm", "memory", "modules"],
 )
-def test_what_a_grader_leaves_behind_fails_no_other_grader(tmp_path: Path, left: str, victim: str) -> None:
+def test_state_that_a_grader_leaves_does_not_fail_another_grader(tmp_path: Path, left: str, victim: str) -> None:
     """A failure only counts in a process that no other grader has used."""
     imports = "import resource, signal, sys, time\ndef grade(answer):\n"
     leaves = task_with(tmp_path / "leaves", f"{imports}    {left}\n    return 1\n")
@@ -274,7 +272,7 @@ def test_a_grader_that_forks_gives_one_grade_for_each_answer(grade: Any) -> None
         assert grade(GOOD).reward == 1
 
 
-def test_a_long_file_in_the_reasons_makes_no_reward_missing(grade: Any) -> None:
+def test_long_reasons_are_left_out_and_the_reward_stays(grade: Any) -> None:
     source = (
         "from pytest_core_rollouts.grading import Grade, Reason\ndef grade(artifacts):\n"
         "    text = artifacts['f'].decode()\n    return Grade(0.0, (Reason('f', '', text), Reason('g', '', text)))\n"
@@ -284,7 +282,7 @@ def test_a_long_file_in_the_reasons_makes_no_reward_missing(grade: Any) -> None:
     assert made.note == "the grader's reasons and note have 75,497,544 bytes and were left out"
 
 
-def test_what_a_grader_prints_is_not_taken_for_its_grade(grade: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_a_grader_is_not_its_grade(grade: Any, capfd: pytest.CaptureFixture[str]) -> None:
     source = (
         "import os, sys\ndef grade():\n    print('x' * 10_000_000); os.write(1, b'y' * 1000)\n"
         "    os.system('echo z; head -c 1000000 /dev/zero; cat'); sys.stderr.write('e' * 100_000)\n    return 0.5\n"
@@ -293,12 +291,12 @@ def test_what_a_grader_prints_is_not_taken_for_its_grade(grade: Any, capfd: pyte
     assert capfd.readouterr() == ("", "")
 
 
-def test_endless_output_ends_with_the_limit(grade: Any) -> None:
+def test_endless_output_is_stopped_at_the_limit(grade: Any) -> None:
     with pytest.raises(AnswerBrokeGrader, match=r"took more than 1\.5 s"):
         grade(f"def grade(answer):\n{SPARES_MISSING}    while True: print('x' * 1000)\n")
 
 
-def test_what_a_grader_started_ends_with_it(grade: Any, tmp_path: Path) -> None:
+def test_processes_of_a_grader_end_with_it(grade: Any, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     source = (
         "import os, subprocess\ndef grade(answer):\n"
@@ -315,7 +313,7 @@ def test_what_a_grader_started_ends_with_it(grade: Any, tmp_path: Path) -> None:
 # Processes
 
 
-def test_processes_are_few_started_when_needed_used_again_and_ended(tmp_path: Path) -> None:
+def test_processes_are_reused_and_end_with_the_pool(tmp_path: Path) -> None:
     pool = GraderPool(max_processes=2)
     task = task_with(
         tmp_path / "t",
@@ -341,7 +339,7 @@ def test_processes_are_few_started_when_needed_used_again_and_ended(tmp_path: Pa
 
 
 @pytest.mark.parametrize("busy", [True, False], ids=["amid a grade that holds the GIL", "idle"])
-def test_a_parent_that_is_killed_leaves_no_process(tmp_path: Path, busy: bool) -> None:
+def test_killed_parent_leaves_no_process(tmp_path: Path, busy: bool) -> None:
     pids = tmp_path / "pids"
     write = f"open({str(pids)!r}, 'a').write(f'{{os.getpid()}} {{tempfile.gettempdir()}}\\n')"
     hang = "    re.match('(a+)+b', 'a' * 60)\n" if busy else ""
@@ -364,7 +362,7 @@ def test_a_parent_that_is_killed_leaves_no_process(tmp_path: Path, busy: bool) -
     assert busy or not Path(folder).exists()
 
 
-def test_ctrl_c_is_not_for_graders(grade: Any) -> None:
+def test_ctrl_c_does_not_reach_graders(grade: Any) -> None:
     source = (
         "import os, signal\ndef grade():\n    os.kill(os.getpid(), signal.SIGINT)\n"
         "    return os.getsid(0) == os.getpid() and os.getpgid(0) == os.getpid()\n"
