@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from pathlib import Path
-from typing import TypeVar
 
 from pytest_core_rollouts.agents_api.fault_policies import (
-    CLIENT_FAULTS,
-    LOCAL_FAULTS,
     RESPONSE_FAULTS,
-    SESSION_FAULTS,
     TURN_FAULTS,
+    ClientFault,
     FaultPolicy,
+    LocalFault,
+    SessionFault,
 )
-
-K = TypeVar("K")
 
 HEAD = """\
 # Errors
@@ -76,17 +72,20 @@ def errors_page() -> str:
         (
             HEAD,
             _table("Answers of the server", "status and code", RESPONSE_FAULTS),
-            _table("Calls without an answer, or with a wrong one", "fault", CLIENT_FAULTS),
+            _table("Calls without an answer, or with a wrong one", "fault", _by_name(ClientFault)),
             _table("Failed Turns", "code", TURN_FAULTS),
-            _table("Sessions", "what happens", SESSION_FAULTS),
-            _table("On our side", "what happens", LOCAL_FAULTS),
+            _table("Sessions", "what happens", _by_name(SessionFault)),
+            _table("On our side", "what happens", _by_name(LocalFault)),
             OUTAGES,
         )
     )
 
 
-def _table(title: str, first: str, table: Mapping[K, FaultPolicy]) -> str:
-    policies = {str(key.value if isinstance(key, Enum) else key): policy for key, policy in table.items()}
+def _by_name(faults: type[ClientFault | SessionFault | LocalFault]) -> Mapping[str, FaultPolicy]:
+    return {fault.value: fault.policy for fault in faults}
+
+
+def _table(title: str, first: str, policies: Mapping[str, FaultPolicy]) -> str:
     columns = (first, "meaning", "same call", "new attempt", "run", "status", "reward", "can the agent cause it?")
     head = f"| {' | '.join(columns)} |\n{'| --- ' * len(columns)}|\n"
     rows = "".join(_row(name, policy) for name, policy in policies.items())

@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, TypeVar
+from functools import partial
+from typing import Literal
 
 __all__ = [
-    "CLIENT_FAULTS",
-    "LOCAL_FAULTS",
     "RESPONSE_FAULTS",
-    "SESSION_FAULTS",
     "TURN_FAULTS",
     "ClientFault",
     "FaultPolicy",
@@ -24,8 +22,6 @@ __all__ = [
     "response_fault_policy",
     "turn_fault_policy",
 ]
-
-K = TypeVar("K")
 
 
 class Retry(Enum):
@@ -65,163 +61,62 @@ class FaultPolicy:
     because: str = ""
 
 
-class ClientFault(Enum):
-    """Faults of a call, by the class of the error."""
-
-    NOT_A_CORE = "NotACore"
-    CONNECTION_FAILED = "ConnectionFailed"
-    CONNECTION_FAILED_FOR_GOOD = "ConnectionFailed, permanent"
-    DEADLINE_PASSED = "DeadlinePassed"
-    INVALID_RESPONSE = "InvalidResponse"
-    SHORT_READ = "ShortRead"
-    TOO_LARGE = "TooLarge"
-    STREAM_LOST = "StreamLost"
-
-    @property
-    def policy(self) -> FaultPolicy:
-        """How it is handled."""
-        return CLIENT_FAULTS[self]
-
-
-class SessionFault(Enum):
-    """Faults of a Session or its Turn, except for a Turn that failed with a code."""
-
-    FAILED_WITHOUT_TURN = "failed without a Turn"
-    FAILED_DURING_TURN = "failed during its Turn"
-    NO_TURN_IN_TIME = "no Turn before the limit"
-    TIMEOUT = "in progress at the limit"
-    WAITS_FOR_FUNCTION_RESULT = "waits for a function result"
-    WAITS_FOR_ENVIRONMENT = "waits for an environment"
-    CANCELLED_BY_SOMEONE_ELSE = "cancelled by someone else"
-    UNKNOWN_STATUS = "unknown status"
-
-    @property
-    def policy(self) -> FaultPolicy:
-        """How it is handled."""
-        return SESSION_FAULTS[self]
-
-
-class LocalFault(Enum):
-    """Faults on our side."""
-
-    GRADER_FAILED = "grader"
-    GRADER_BROKEN = "grader_broken"
-    TASK_CHANGED = "task"
-    INVALID_AGENT = "agent"
-    INTERNAL_ERROR = "internal error"
-    NO_FURTHER_ATTEMPT = "no further attempt"
-    INTERRUPTED = "interrupted"
-    WORKER_DIED_TWICE = "worker died twice"
-    ROW_NOT_WRITTEN = "row can't be written"
-    NO_SESSION_FOR_AN_HOUR = "no Session for an hour"
-
-    @property
-    def policy(self) -> FaultPolicy:
-        """How it is handled."""
-        return LOCAL_FAULTS[self]
-
-
-def _each(because: str, policies: Mapping[K, FaultPolicy]) -> Mapping[K, FaultPolicy]:
-    """Return the policies, with this reason for those that have none."""
-    return {
-        name: policy if policy.because or policy.reward is not None else replace(policy, because=because)
-        for name, policy in policies.items()
-    }
-
-
 def _caused_by_agent(what: str, status: Literal["failed", "timeout"] = "failed") -> FaultPolicy:
     return FaultPolicy(what, status=status, reward=0.0, agent="yes")
 
 
+_response = partial(FaultPolicy, because="The request is ours, and nothing in it comes from the agent.")
+_client = partial(FaultPolicy, because="The request goes from us to the Core, where the agent can't interfere.")
+_turn = partial(FaultPolicy, status="failed")
+_local = partial(FaultPolicy, because="It happens on our side, where the agent can't interfere.")
+
 _PROVOKED = (
-    "From the model's first reply on, only calls of the agent's program count, and only failures that "
-    "need the server's part. An agent can provoke one from some servers (by too many requests, or by one "
-    "that the server can't handle), and its program must fail right after. It gains a missing reward for "
-    "its own rollout only, and a report warns where that is no chance."
+    "After the model's first reply, only calls of the agent's program count, and only failures in which the server "
+    "took part. With some servers an agent can provoke one (by too many requests, or by a request that the server "
+    "can't handle), and then its program must fail right after. It gains a missing reward for its own rollout only, "
+    "and a report warns if there are more of them than chance explains."
 )
 _KEY_IS_OURS = (
-    "The proxy sets the key itself, so nothing that the agent sends as a key is refused. A server may "
-    "refuse the key a model that the agent asks for; that stops no run, because a Turn whose agent has "
-    "used a tool is no witness."
+    "The proxy sets the key itself, so a key that the agent sends is never used. A server may refuse our key for a "
+    "model that the agent asks for. That does not stop a run, because a Turn whose agent has used a tool is not a "
+    "witness."
 )
 _NO_AGENT_YET = (
-    "Before the model's first reply there is no agent yet: the request is the program's own. After it the"
-    " embedded Core reports agent_exited."
+    "Before the model's first reply, the request comes from the program and not from the agent. After it, the embedded "
+    "Core reports agent_exited."
 )
+_BEFORE_THE_AGENT = "The sandbox is created before the agent starts."
 
-RESPONSE_FAULTS: Mapping[str, FaultPolicy] = _each(
-    "It answers a request of ours to the Core, in which nothing of the agent's has a part.",
-    {
-        "3xx": FaultPolicy("a redirect, which is never followed because it could leak the key", attempt=True),
-        "400 invalid_request_error": FaultPolicy("the server rejected the request as invalid"),
-        "400 invalid_beta": FaultPolicy("the server speaks another version of the API"),
-        "400 unsupported_or_invalid_configuration": FaultPolicy("this deployment does not support what was requested"),
-        "400 model_provider_required": FaultPolicy("the deployment has no model of its own"),
-        "401": FaultPolicy("the API key is wrong", stops=True),
-        "401 invalid_api_key": FaultPolicy("the API key is wrong", stops=True),
-        "403": FaultPolicy("the API key lacks permission", stops=True),
-        "404 create": FaultPolicy("the request names something that does not exist"),
-        "404 not_found_error": FaultPolicy("someone else deleted the Session", attempt=True),
-        "404": FaultPolicy("someone else deleted the Session", attempt=True),
-        "408": FaultPolicy("the server timed out waiting for the request", Retry.WHILE_PATIENT, attempt=True),
-        "409 conflict_error": FaultPolicy("the Session is busy; a deletion waits for it to settle", attempt=True),
-        "409 idempotency_conflict": FaultPolicy(
-            "the attempt's Session was deleted already; the next attempt takes over, at no cost", attempt=True
-        ),
-        "409": FaultPolicy("the Session is busy", attempt=True),
-        "413 request_too_large": FaultPolicy("the task's files or its instruction are too large"),
-        "429": FaultPolicy("too many requests", Retry.WHILE_PATIENT, attempt=True),
-        "4xx": FaultPolicy("any other client error"),
-        "500": FaultPolicy("the server failed", Retry.WHILE_PATIENT, attempt=True),
-        "502": FaultPolicy("a proxy can't reach the Core", Retry.WHILE_PATIENT, attempt=True),
-        "503 execution_unavailable": FaultPolicy("no sandbox available right now", Retry.WHILE_PATIENT, attempt=True),
-        "503 authentication_unavailable": FaultPolicy(
-            "keys can't be checked right now", Retry.WHILE_PATIENT, attempt=True
-        ),
-        "503": FaultPolicy("the server is not ready", Retry.WHILE_PATIENT, attempt=True),
-        "504": FaultPolicy("a proxy gave up on the Core", Retry.WHILE_PATIENT, attempt=True),
-        "5xx": FaultPolicy("any other server error", Retry.WHILE_PATIENT, attempt=True),
-    },
-)
+RESPONSE_FAULTS: Mapping[str, FaultPolicy] = {
+    "3xx": _response("a redirect, which is never followed because it could leak the key", attempt=True),
+    "400 invalid_request_error": _response("the server rejected the request as invalid"),
+    "400 invalid_beta": _response("the server speaks another version of the API"),
+    "400 unsupported_or_invalid_configuration": _response("this deployment does not support what was requested"),
+    "400 model_provider_required": _response("the deployment has no model of its own"),
+    "401": _response("the API key is wrong", stops=True),
+    "401 invalid_api_key": _response("the API key is wrong", stops=True),
+    "403": _response("the API key lacks permission", stops=True),
+    "404 create": _response("the request names something that does not exist"),
+    "404 not_found_error": _response("someone else deleted the Session", attempt=True),
+    "404": _response("someone else deleted the Session", attempt=True),
+    "408": _response("the server timed out waiting for the request", Retry.WHILE_PATIENT, attempt=True),
+    "409 conflict_error": _response("the Session is busy; a deletion waits for it to settle", attempt=True),
+    "409 idempotency_conflict": _response(
+        "the attempt's Session was deleted already; the next attempt takes over, at no cost", attempt=True
+    ),
+    "409": _response("the Session is busy", attempt=True),
+    "413 request_too_large": _response("the task's files or its instruction are too large"),
+    "429": _response("too many requests", Retry.WHILE_PATIENT, attempt=True),
+    "4xx": _response("any other client error"),
+    "500": _response("the server failed", Retry.WHILE_PATIENT, attempt=True),
+    "502": _response("a proxy can't reach the Core", Retry.WHILE_PATIENT, attempt=True),
+    "503 execution_unavailable": _response("no sandbox available right now", Retry.WHILE_PATIENT, attempt=True),
+    "503 authentication_unavailable": _response("keys can't be checked right now", Retry.WHILE_PATIENT, attempt=True),
+    "503": _response("the server is not ready", Retry.WHILE_PATIENT, attempt=True),
+    "504": _response("a proxy gave up on the Core", Retry.WHILE_PATIENT, attempt=True),
+    "5xx": _response("any other server error", Retry.WHILE_PATIENT, attempt=True),
+}
 """Error statuses of the server: `STATUS CODE` before `STATUS create` (when a Session is created) before `STATUS`."""
-
-CLIENT_FAULTS: Mapping[ClientFault, FaultPolicy] = _each(
-    "It happens to a request of ours to the Core, which the agent can't reach.",
-    {
-        ClientFault.NOT_A_CORE: FaultPolicy(
-            "the server answers, but does not serve the Agents API, or redirects to another", stops=True
-        ),
-        ClientFault.CONNECTION_FAILED: FaultPolicy(
-            "refused, reset, timed out, cut off", Retry.WHILE_PATIENT, attempt=True
-        ),
-        ClientFault.CONNECTION_FAILED_FOR_GOOD: FaultPolicy(
-            "the server's certificate is not trusted, or the embedded Core has ended", stops=True
-        ),
-        ClientFault.DEADLINE_PASSED: FaultPolicy(
-            "the deadline of the call has passed",
-            attempt=True,
-            agent="partly",
-            because=(
-                "Outputs within the task's bounds can be slow to fetch from a Core far away. The time for it is ten "
-                "minutes, and max_total_bytes bounds what is fetched."
-            ),
-        ),
-        ClientFault.INVALID_RESPONSE: FaultPolicy(
-            "expected JSON, got HTML, an empty body or truncated JSON", Retry.A_FEW_TIMES, attempt=True
-        ),
-        ClientFault.SHORT_READ: FaultPolicy(
-            "an Artifact's download had fewer or more bytes than the Artifact", Retry.A_FEW_TIMES, attempt=True
-        ),
-        ClientFault.TOO_LARGE: FaultPolicy(
-            "an answer over its limit, which is not read to its end",
-            attempt=True,
-            because=(
-                "Answers and outputs that are too large are graded without them; what remains are lists of the Core's."
-            ),
-        ),
-        ClientFault.STREAM_LOST: FaultPolicy("the event stream ended early; the Turn list is polled instead"),
-    },
-)
 
 TURN_FAULTS: Mapping[str, FaultPolicy] = {
     "context_length_exceeded": _caused_by_agent("the agent filled its context window"),
@@ -233,147 +128,225 @@ TURN_FAULTS: Mapping[str, FaultPolicy] = {
     "refusal": _caused_by_agent("the model refused"),
     "outputs_rejected": _caused_by_agent("the agent left outputs that can't be captured"),
     "sandbox_limit_exceeded": _caused_by_agent("the agent exceeded the limits of its sandbox"),
-    "agent_killed": _caused_by_agent("a signal that neither we nor the machine sent ended it"),
+    "agent_killed": _caused_by_agent("a signal that neither we nor the machine sent ended the agent"),
     "agent_exited": _caused_by_agent("the agent's program failed after the model had replied"),
-    "rate_limit_exceeded": FaultPolicy(
-        "the model is throttled", attempt=True, throttles=True, status="failed", agent="partly", because=_PROVOKED
+    "rate_limit_exceeded": _turn(
+        "the model is throttled", attempt=True, throttles=True, agent="partly", because=_PROVOKED
     ),
-    "server_overloaded": FaultPolicy(
-        "the model is overloaded", attempt=True, throttles=True, status="failed", agent="partly", because=_PROVOKED
+    "server_overloaded": _turn(
+        "the model is overloaded", attempt=True, throttles=True, agent="partly", because=_PROVOKED
     ),
-    "authentication_error": FaultPolicy(
+    "authentication_error": _turn(
         "the model's key is wrong",
         stops=True,
         needs_witness=True,
-        status="failed",
         agent="partly",
         because=_KEY_IS_OURS,
     ),
-    "usage_limit_exceeded": FaultPolicy(
+    "usage_limit_exceeded": _turn(
         "the model's plan is used up",
         stops=True,
         needs_witness=True,
-        status="failed",
         agent="partly",
         because=_KEY_IS_OURS,
     ),
-    "invalid_request": FaultPolicy("the model's server rejected the request", status="failed", because=_NO_AGENT_YET),
-    "resource_not_found": FaultPolicy("the model does not exist", status="failed", because=_NO_AGENT_YET),
-    "executor_version_incompatible": FaultPolicy(
-        "the sandbox is too old for the Core", status="failed", because="Core and sandbox are the deployment's."
+    "invalid_request": _turn("the model's server rejected the request", because=_NO_AGENT_YET),
+    "resource_not_found": _turn("the model does not exist", because=_NO_AGENT_YET),
+    "executor_version_incompatible": _turn(
+        "the sandbox is too old for the Core", because="Core and sandbox belong to the deployment."
     ),
-    "active_turn_not_steerable": FaultPolicy(
-        "the Session was busy", attempt=True, status="failed", because="Only we send input to the Session."
+    "active_turn_not_steerable": _turn(
+        "the Session was busy", attempt=True, because="Only we send input to the Session."
     ),
-    "connection_failed": FaultPolicy(
-        "the model can't be reached", attempt=True, status="failed", agent="partly", because=_PROVOKED
-    ),
-    "request_timeout": FaultPolicy(
-        "the model did not answer in time", attempt=True, status="failed", agent="partly", because=_PROVOKED
-    ),
-    "server_error": FaultPolicy(
-        "the model's server failed", attempt=True, status="failed", agent="partly", because=_PROVOKED
-    ),
-    "sandbox_error": FaultPolicy(
+    "connection_failed": _turn("the model can't be reached", attempt=True, agent="partly", because=_PROVOKED),
+    "request_timeout": _turn("the model did not answer in time", attempt=True, agent="partly", because=_PROVOKED),
+    "server_error": _turn("the model's server failed", attempt=True, agent="partly", because=_PROVOKED),
+    "sandbox_error": _turn(
         "the sandbox failed",
         attempt=True,
-        status="failed",
         agent="partly",
         because=(
-            "On the embedded Core it is a sandbox that did not start, could not be watched, or was killed while "
-            "the machine ran out of memory: the machine has less than the bounds of its sandboxes add up to. An "
-            "agent within its bounds can use what the machine lacks, and can't choose whom the kernel kills."
+            "On the embedded Core, the sandbox did not start, could not be watched, or was killed when the machine ran "
+            "out of memory, because its sandboxes may use more than it has. An agent within its bounds can use up the "
+            "memory, but can't choose which process the kernel kills."
         ),
     ),
-    "internal_error": FaultPolicy(
+    "internal_error": _turn(
         "the Core failed",
         attempt=True,
         unexplained=True,
-        status="failed",
         agent="partly",
         because=(
-            "On the embedded Core it is a fault of the Core, or of the agent's program before the model's first "
-            "reply, and the agent can't cause it. Elsewhere it may be anything: --rollout-failed-turns zero "
-            "counts it as reward 0."
+            "On the embedded Core, the Core failed, or the agent's program failed before the model's first reply; the "
+            "agent can't cause either. On another Core it may be anything: --rollout-failed-turns zero counts it as "
+            "reward 0."
         ),
     ),
-    "any other": FaultPolicy(
+    "any other": _turn(
         "not known to be the agent's doing",
         attempt=True,
         unexplained=True,
-        status="failed",
         agent="partly",
-        because=("A Core elsewhere may have any code: --rollout-failed-turns zero counts it as reward 0."),
+        because="Another Core may report any code: --rollout-failed-turns zero counts it as reward 0.",
     ),
 }
 """Failed Turns, by the code of their error."""
 
-SESSION_FAULTS: Mapping[SessionFault, FaultPolicy] = {
-    SessionFault.FAILED_WITHOUT_TURN: FaultPolicy(
-        "its sandbox could not be created", attempt=True, because="Sandboxes are made before the agent starts."
-    ),
-    SessionFault.FAILED_DURING_TURN: FaultPolicy(
-        "its sandbox is gone",
-        attempt=True,
-        agent="partly",
-        because=(
-            "The Core lost the sandbox without ending the Turn. On the embedded Core an agent that ends its own "
-            "sandbox fails its Turn instead; elsewhere that depends on the Core."
-        ),
-    ),
-    SessionFault.NO_TURN_IN_TIME: FaultPolicy(
-        "its sandbox was not ready", attempt=True, because="Sandboxes are made before the agent starts."
-    ),
-    SessionFault.TIMEOUT: _caused_by_agent("the agent took too long; its Turn is cancelled", "timeout"),
-    SessionFault.WAITS_FOR_FUNCTION_RESULT: _caused_by_agent("the agent called a function that a rollout can't answer"),
-    SessionFault.WAITS_FOR_ENVIRONMENT: FaultPolicy(
-        "the deployment expects the client to provide a sandbox", because="The deployment decides where sandboxes run."
-    ),
-    SessionFault.CANCELLED_BY_SOMEONE_ELSE: FaultPolicy(
-        "its Turn was cancelled by someone else",
-        status="cancelled",
-        because="Only who has the Core's key can cancel a Turn.",
-    ),
-    SessionFault.UNKNOWN_STATUS: FaultPolicy(
-        "the status comes from a later version of the API; it is waited for up to the limit",
-        because="The Core sets the status.",
-    ),
-}
 
-LOCAL_FAULTS: Mapping[LocalFault, FaultPolicy] = _each(
-    "It happens on our side, where the agent has no hand.",
-    {
-        LocalFault.GRADER_FAILED: FaultPolicy(
+class _Fault(Enum):
+    """A kind of fault: its value is the name in docs/errors.md, and `policy` says how it is handled."""
+
+    policy: FaultPolicy
+
+    def __new__(cls, name: str, policy: FaultPolicy | None = None) -> _Fault:
+        """Make a member whose value is only the name, so that `LocalFault("grader")` finds it."""
+        assert policy is not None
+        fault = object.__new__(cls)
+        fault._value_ = name
+        fault.policy = policy
+        return fault
+
+
+class ClientFault(_Fault):
+    """Faults of a call, by the class of the error."""
+
+    NOT_A_CORE = (
+        "NotACore",
+        _client("the server answers, but does not serve the Agents API, or redirects to another", stops=True),
+    )
+    CONNECTION_FAILED = (
+        "ConnectionFailed",
+        _client("refused, reset, timed out, cut off", Retry.WHILE_PATIENT, attempt=True),
+    )
+    CONNECTION_FAILED_FOR_GOOD = (
+        "ConnectionFailed, permanent",
+        _client("the server's certificate is not trusted, or the embedded Core has ended", stops=True),
+    )
+    DEADLINE_PASSED = (
+        "DeadlinePassed",
+        FaultPolicy(
+            "the deadline of the call has passed",
+            attempt=True,
+            agent="partly",
+            because=(
+                "A Core far away can be slow to send outputs that are within the task's bounds. Fetching may take ten "
+                "minutes, and max_total_bytes limits how much is fetched."
+            ),
+        ),
+    )
+    INVALID_RESPONSE = (
+        "InvalidResponse",
+        _client("expected JSON, got HTML, an empty body or truncated JSON", Retry.A_FEW_TIMES, attempt=True),
+    )
+    SHORT_READ = (
+        "ShortRead",
+        _client("an Artifact's download had fewer or more bytes than the Artifact", Retry.A_FEW_TIMES, attempt=True),
+    )
+    TOO_LARGE = (
+        "TooLarge",
+        FaultPolicy(
+            "an answer over its limit, which is not read to its end",
+            attempt=True,
+            because=(
+                "If an answer or an output is too large, the rollout is graded without it. What remains are the Core's "
+                "lists."
+            ),
+        ),
+    )
+    STREAM_LOST = ("StreamLost", _client("the event stream ended early; the Turn list is polled instead"))
+
+
+class SessionFault(_Fault):
+    """Faults of a Session or its Turn, except for a Turn that failed with a code."""
+
+    FAILED_WITHOUT_TURN = (
+        "failed without a Turn",
+        FaultPolicy("the sandbox could not be created", attempt=True, because=_BEFORE_THE_AGENT),
+    )
+    FAILED_DURING_TURN = (
+        "failed during its Turn",
+        FaultPolicy(
+            "the sandbox was lost",
+            attempt=True,
+            agent="partly",
+            because=(
+                "The Core lost the sandbox without ending the Turn. On the embedded Core, an agent that ends its own "
+                "sandbox fails its Turn instead; on another Core that depends on the Core."
+            ),
+        ),
+    )
+    NO_TURN_IN_TIME = (
+        "no Turn before the limit",
+        FaultPolicy("the sandbox was not ready in time", attempt=True, because=_BEFORE_THE_AGENT),
+    )
+    TIMEOUT = (
+        "in progress at the limit",
+        _caused_by_agent("the agent took too long; its Turn was cancelled", "timeout"),
+    )
+    WAITS_FOR_FUNCTION_RESULT = (
+        "waits for a function result",
+        _caused_by_agent("the agent called a function that a rollout can't answer"),
+    )
+    WAITS_FOR_ENVIRONMENT = (
+        "waits for an environment",
+        FaultPolicy(
+            "the deployment expects the client to provide a sandbox",
+            because="The deployment decides where sandboxes run.",
+        ),
+    )
+    CANCELLED_BY_SOMEONE_ELSE = (
+        "cancelled by someone else",
+        FaultPolicy(
+            "someone else cancelled the Turn",
+            status="cancelled",
+            because="To cancel a Turn, one needs the Core's key.",
+        ),
+    )
+    UNKNOWN_STATUS = (
+        "unknown status",
+        FaultPolicy(
+            "unknown status, perhaps from a newer API; it was waited for until the limit",
+            because="The Core sets the status.",
+        ),
+    )
+
+
+class LocalFault(_Fault):
+    """Faults on our side."""
+
+    GRADER_FAILED = (
+        "grader",
+        FaultPolicy(
             "the grader raised or timed out; the answer is kept, and resuming grades it again",
             agent="partly",
             because=(
-                "An answer can make a grader raise. Whether that is the answer's fault or the grader's can't be told,"
-                " and a grader that fails on right answers must not teach that they are wrong. The report names task,"
-                " agent and count. An answer that crashes the grader's process or holds it over its limit, twice, is "
-                "grader_broken."
+                "An answer can make a grader raise. The fault may be the answer's or the grader's, and a grader that "
+                "fails on right answers must not teach that they are wrong. The report names task, agent and count. An "
+                "answer that crashes the grader's process or exceeds its time limit, twice, is grader_broken."
             ),
         ),
-        LocalFault.GRADER_BROKEN: _caused_by_agent("the answer broke its grader, twice"),
-        LocalFault.TASK_CHANGED: FaultPolicy("a task file changed after collection"),
-        LocalFault.INVALID_AGENT: FaultPolicy("the agent's settings can't be sent"),
-        LocalFault.INTERNAL_ERROR: FaultPolicy(
+    )
+    GRADER_BROKEN = ("grader_broken", _caused_by_agent("the answer broke its grader, twice"))
+    TASK_CHANGED = ("task", _local("a task file changed after collection"))
+    INVALID_AGENT = ("agent", _local("the agent's settings can't be sent"))
+    INTERNAL_ERROR = (
+        "internal error",
+        FaultPolicy(
             "a bug in this package, or an answer that it can't interpret",
-            because=(
-                "It is a mistake of this package, to be reported. What comes from a sandbox is checked where it is "
-                "read."
-            ),
+            because="It is a bug of this package: report it. What comes from a sandbox is checked when it is read.",
         ),
-        LocalFault.NO_FURTHER_ATTEMPT: FaultPolicy(
-            "the run was stopped, or may spend no more, before another one started"
-        ),
-        LocalFault.INTERRUPTED: FaultPolicy("Ctrl-C, SIGTERM or -x; a resume runs it", status="cancelled"),
-        LocalFault.WORKER_DIED_TWICE: FaultPolicy("a worker process died twice while it ran this rollout"),
-        LocalFault.ROW_NOT_WRITTEN: FaultPolicy(
-            "the disk is full: no rollout starts any more, and no row is written", stops=True
-        ),
-        LocalFault.NO_SESSION_FOR_AN_HOUR: FaultPolicy("the Core is down for everyone", stops=True),
-    },
-)
+    )
+    NO_FURTHER_ATTEMPT = (
+        "no further attempt",
+        _local("the run was stopped, or reached a limit, before another attempt started"),
+    )
+    INTERRUPTED = ("interrupted", _local("Ctrl-C, SIGTERM or -x; resuming runs it", status="cancelled"))
+    WORKER_DIED_TWICE = ("worker died twice", _local("a worker process died twice while it ran this rollout"))
+    ROW_NOT_WRITTEN = (
+        "row can't be written",
+        _local("the disk is full: no further rollout starts, and no row is written", stops=True),
+    )
+    NO_SESSION_FOR_AN_HOUR = ("no Session for an hour", _local("the Core is down for everyone", stops=True))
 
 
 def response_fault_policy(status: int, code: str | None, *, creating: bool) -> FaultPolicy:

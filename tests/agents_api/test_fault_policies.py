@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import Enum
-from typing import Any
-
 import pytest
 
 from pytest_core_rollouts.agents_api import APIStatusError, ConnectionFailed, RetryPolicy, errors
 from pytest_core_rollouts.agents_api.fault_policies import (
-    CLIENT_FAULTS,
-    LOCAL_FAULTS,
     RESPONSE_FAULTS,
-    SESSION_FAULTS,
     TURN_FAULTS,
     ClientFault,
     FaultPolicy,
@@ -25,8 +18,12 @@ from pytest_core_rollouts.agents_api.fault_policies import (
 )
 from pytest_core_rollouts.records.record import RolloutRecord
 
-TABLES: list[Mapping[Any, FaultPolicy]] = [RESPONSE_FAULTS, CLIENT_FAULTS, TURN_FAULTS, SESSION_FAULTS, LOCAL_FAULTS]
-POLICIES = [pytest.param(policy, id=str(key)) for table in TABLES for key, policy in table.items()]
+NAMED: list[tuple[str, FaultPolicy]] = [
+    *RESPONSE_FAULTS.items(),
+    *TURN_FAULTS.items(),
+    *((str(fault), fault.policy) for faults in (ClientFault, SessionFault, LocalFault) for fault in faults),
+]
+POLICIES = [pytest.param(policy, id=name) for name, policy in NAMED]
 WIRE_CODES = (
     *("context_length_exceeded", "session_budget_exceeded", "usage_limit_exceeded", "rate_limit_exceeded"),
     *("server_overloaded", "cyber_policy", "connection_failed", "server_error", "authentication_error"),
@@ -108,13 +105,3 @@ def test_only_an_untrusted_certificate_stops_the_run() -> None:
     fault.permanent = True
     assert fault.policy.stops
     assert fault.stops_run
-
-
-def test_every_member_of_the_enums_has_a_policy() -> None:
-    enums: list[tuple[type[Enum], Mapping[Any, FaultPolicy]]] = [
-        (ClientFault, CLIENT_FAULTS),
-        (SessionFault, SESSION_FAULTS),
-        (LocalFault, LOCAL_FAULTS),
-    ]
-    for faults, table in enums:
-        assert list(table) == list(faults)

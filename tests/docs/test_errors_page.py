@@ -9,11 +9,11 @@ from types import ModuleType
 import pytest
 
 from pytest_core_rollouts.agents_api.fault_policies import (
-    CLIENT_FAULTS,
-    LOCAL_FAULTS,
     RESPONSE_FAULTS,
-    SESSION_FAULTS,
     TURN_FAULTS,
+    ClientFault,
+    LocalFault,
+    SessionFault,
 )
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -36,6 +36,6 @@ def test_errors_page_is_current(generator: ModuleType) -> None:
 
 def test_every_error_has_a_row_of_eight_cells() -> None:
     rows = [line for line in (DOCS / "errors.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
-    tables = (RESPONSE_FAULTS, CLIENT_FAULTS, TURN_FAULTS, SESSION_FAULTS, LOCAL_FAULTS)
+    tables = (RESPONSE_FAULTS, ClientFault, TURN_FAULTS, SessionFault, LocalFault)
     assert len(rows) == sum(len(table) for table in tables)
     assert {row.count(" | ") for row in rows} == {7}
