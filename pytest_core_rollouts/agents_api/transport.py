@@ -52,9 +52,16 @@ class Transport:
         self._max_bytes = max_bytes
         self._key = api_key
         try:
-            self._host = httpx.URL(base_url).netloc
+            host = httpx.URL(base_url).netloc.decode("ascii")
         except httpx.InvalidURL as error:
             raise ValueError(f"base URL {base_url!r}: {error}") from None
+        self._headers = {
+            "Host": host,
+            "Authorization": f"Bearer {api_key}",
+            "OpenAI-Beta": "agents=v1",
+            "Accept-Encoding": "identity",
+            "User-Agent": "pytest-core-rollouts",
+        }
         proxy = proxy_for(base_url) if http is None else None
         self._via = f" through the proxy {without_credentials(proxy)} from the environment" if proxy else ""
         self._http = _open(proxy) if http is None else http
@@ -120,13 +127,9 @@ class Transport:
         raise call.fault(StreamLost, problem) from None
 
     def _request(self, call: Call, read_timeout: float) -> httpx.Request:
-        headers = {
-            "Authorization": f"Bearer {self._key}",
-            "OpenAI-Beta": "agents=v1",
-            "Accept": call.accept,
-            "Accept-Encoding": "identity",
-            "User-Agent": "pytest-core-rollouts",
-        }
+        headers = self._headers | {"Accept": call.accept}
+        if call.method != "GET":
+            headers["Content-Length"] = str(len(call.body or b""))
         if call.body is not None:
             headers["Content-Type"] = "application/json"
         if call.idempotency_key is not None:
@@ -138,8 +141,10 @@ class Transport:
             "read": read_timeout,
             "write": policy.read_timeout,
         }
+        # With `stream`, httpx adds no headers of its own, which takes half of the time of making a request.
+        stream = httpx.ByteStream(call.body or b"")
         url = self.base_url + call.path
-        return httpx.Request(call.method, url, headers=headers, content=call.body, extensions={"timeout": timeouts})
+        return httpx.Request(call.method, url, headers=headers, stream=stream, extensions={"timeout": timeouts})
 
     async def _read_body(self, call: Call, response: httpx.Response) -> bytes:
         """Read the body up to its limit. Of an error's body the beginning is enough."""
