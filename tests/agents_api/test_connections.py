@@ -14,9 +14,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pytest_core_rollouts.agents_api import APIStatusError, Client, ConnectionFailed
+from pytest_core_rollouts.agents_api import APIStatusError, Client, ConnectionFailed, normalize_base_url
 from tests.support.api import create, failure, quick, run, run_at
 from tests.support.fake_core import FakeCore, Fault, Script
+
+
+@pytest.fixture
+def plain_http_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a client use http to another machine, so that a proxy can be tested without certificates."""
+    monkeypatch.setattr("pytest_core_rollouts.agents_api.client.require_secure_url", normalize_base_url)
 
 
 def test_core_on_this_machine_is_reached_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,6 +40,7 @@ def test_paths_are_joined_once(suffix: str) -> None:
         assert [request.target for request in core.requests] == ["/v1/agents/sessions"]
 
 
+@pytest.mark.usefixtures("plain_http_allowed")
 def test_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeCore() as core:
         monkeypatch.setenv("HTTP_PROXY", f"http://me:proxy-secret@127.0.0.1:{core.port}")
@@ -43,6 +50,7 @@ def test_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> No
         assert request.header("host") == "core.example"
 
 
+@pytest.mark.usefixtures("plain_http_allowed")
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_proxy_that_is_down_is_named(monkeypatch: pytest.MonkeyPatch, closed_port: int, scheme: str) -> None:
     monkeypatch.setenv(f"{scheme}_PROXY".upper(), f"http://me:proxy-secret@127.0.0.1:{closed_port}")
@@ -62,6 +70,7 @@ def test_proxy_that_refuses_to_tunnel_is_named(monkeypatch: pytest.MonkeyPatch) 
         assert proxy.requests[0].header("authorization") is None
 
 
+@pytest.mark.usefixtures("plain_http_allowed")
 def test_error_of_a_proxy_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeCore(fault=lambda request: Fault(407)) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
@@ -75,15 +84,15 @@ def test_https_to_a_plain_http_server_is_named() -> None:
 
 
 def test_unknown_kind_of_proxy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "gopher://me:proxy-secret@proxy.example")
+    monkeypatch.setenv("HTTPS_PROXY", "gopher://me:proxy-secret@proxy.example")
     with pytest.raises(ValueError, match=r"proxy gopher://proxy\.example") as caught:
-        Client("http://core.example/v1", "key")
+        Client("https://core.example/v1", "key")
     assert "proxy-secret" not in str(caught.value)
 
 
 def test_unknown_host_is_named() -> None:
-    with pytest.raises(ConnectionFailed, match=r"cannot connect to http://nowhere\.invalid/v1"):
-        run_at("http://nowhere.invalid", "key", create, retry=quick(patience=0.1))
+    with pytest.raises(ConnectionFailed, match=r"cannot connect to https://nowhere\.invalid/v1"):
+        run_at("https://nowhere.invalid", "key", create, retry=quick(patience=0.1))
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +225,7 @@ class Counting(httpx.AsyncBaseTransport):
 
 
 def test_client_uses_and_closes_the_transport_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "gopher://proxy.example")  # not looked at
+    monkeypatch.setenv("HTTPS_PROXY", "gopher://proxy.example")  # not looked at
     counting = Counting()
 
     async def main(base_url: str, key: str) -> None:
@@ -235,7 +244,9 @@ def test_faults_of_another_transport_are_named() -> None:
         raise httpx.ReadError("the line is cut")
 
     async def main() -> None:
-        async with Client("http://core.example", "key", transport=httpx.MockTransport(broken), retry=quick()) as client:
+        async with Client(
+            "https://core.example", "key", transport=httpx.MockTransport(broken), retry=quick()
+        ) as client:
             client.deadline = client.retry.clock() + 0.1
             await create(client)
 
@@ -259,7 +270,7 @@ def test_all_clients_share_one_tls_context(certificate: tuple[Path, Path], monke
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     before = len(made)
     for _ in range(3):
-        Client("http://core.example", "key")
+        Client("https://core.example", "key")
     assert len(made) == before + 1
 
 
