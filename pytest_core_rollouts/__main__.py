@@ -14,5 +14,5 @@ def one_line(message: Warning | str, *_: object) -> str:
 
 
 if __name__ == "__main__":
-    warnings.formatwarning = one_line  # type: ignore[assignment]  # it takes what is left out, whatever that is
+    warnings.formatwarning = one_line  # type: ignore[assignment]  # it has more parameters, which are not used
     sys.exit(main())

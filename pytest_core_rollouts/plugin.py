@@ -1,6 +1,6 @@
-"""What pytest calls: hooks that hand over, nothing else.
+"""The hooks that pytest calls: each hands over to another module.
 
-What only a session with rollouts needs is imported once they were asked for: other runs of pytest are not to wait.
+What only a session with rollouts needs is imported when rollouts are requested, so that other runs start fast.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts import hookspecs
-from pytest_core_rollouts.collecting import task_data, unasked
+from pytest_core_rollouts.collecting import inactive, task_data
 from pytest_core_rollouts.options import activation, task_sources
 from pytest_core_rollouts.options import declared as options
 from pytest_core_rollouts.text import escaped
@@ -45,10 +45,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "choose with -m 'rollout(sample=0)'",
     )
     if activation.rollouts_requested(config):
-        from pytest_core_rollouts.running import session
+        from pytest_core_rollouts.running import session_plugin
 
         try:
-            session.begin(config)
+            session_plugin.begin(config)
         except pytest.UsageError as error:
             raise pytest.UsageError(*map(escaped, error.args)) from None
 
@@ -60,15 +60,15 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     if not activation.rollouts_requested(config):
-        return unasked.header(config)
-    from pytest_core_rollouts.running import session
+        return inactive.header(config)
+    from pytest_core_rollouts.running import session_plugin
 
-    return session.header(config)
+    return session_plugin.header(config)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     if not activation.rollouts_requested(config):
-        return unasked.ignore(collection_path, config)
+        return inactive.ignore(collection_path, config)
     from pytest_core_rollouts.collecting import collect
 
     return collect.ignore(collection_path, config)
@@ -77,7 +77,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     if not activation.rollouts_requested(parent.config):
-        return unasked.directory(path, parent)
+        return inactive.directory(path, parent)
     from pytest_core_rollouts.collecting import collect
 
     return collect.directory(path, parent)

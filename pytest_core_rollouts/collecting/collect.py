@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import pytest
 
 from pytest_core_rollouts.collecting.explain import explain_fault, explain_wrong
+from pytest_core_rollouts.collecting.inactive import is_kept
 from pytest_core_rollouts.collecting.task_data import RefusedFolder, problem_of_folder
-from pytest_core_rollouts.collecting.unasked import is_kept
 from pytest_core_rollouts.engine.preflight import why_skipped
 from pytest_core_rollouts.options.settings import Settings, settings_key
 from pytest_core_rollouts.rollout.attempts import Outcome
@@ -32,21 +32,21 @@ from pytest_core_rollouts.text import name_problem, one_line, printable
 
 ids_key = pytest.StashKey[dict[str, Path]]()
 tags_key = pytest.StashKey[set[str]]()
-UNFIT = ("[", "::", "\\")
-"""In the path of a task they would keep pytest from selecting it, and `--lf` from running it again."""
+UNSELECTABLE = ("[", "::", "\\")
+"""In a task's path, these keep pytest from selecting it, and `--lf` from running it again."""
 CollectorT = TypeVar("CollectorT", "TaskDirectory", "TaskFile", RefusedFolder)
 run_key = pytest.StashKey["ResultSource"]()
 
 
 class ResultSource:
-    """Where an item gets its result from; the run in this process puts one into `config.stash[run_key]`."""
+    """Where items get their results. The run of this process is in `config.stash[run_key]`."""
 
     def outcome_of(self, item: RolloutItem) -> Outcome:
-        """Wait for the item's rollout. RunEnded: it will not run."""
+        """Wait for the item's rollout and return its outcome. Raises RunEnded if it will never come."""
         raise NotImplementedError
 
     def masked(self, text: str) -> str:
-        """The text without any secret."""
+        """Return the text without secrets."""
         raise NotImplementedError
 
 
@@ -65,7 +65,7 @@ class RolloutFault(pytest.fail.Exception):  # type: ignore[name-defined,misc]  #
 
 
 def ignore(path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what agents left, and links that lead to tasks which are collected anyway."""
+    """Leave out what agents left, and links to tasks that are collected where they are."""
     if is_kept(path):
         return True
     if path.is_symlink() and path.is_dir() and leads_back(path, config.stash[settings_key].roots):
@@ -75,7 +75,7 @@ def ignore(path: Path, config: pytest.Config) -> bool | None:
 
 
 def directory(path: Path, parent: pytest.Collector) -> TaskDirectory | RefusedFolder | None:
-    """A collector for a task folder, and for a folder on the way to tasks that is an error; None for any other."""
+    """Return a collector for a task folder, or for a folder on the way to tasks that is an error; else None."""
     roots = parent.config.stash[settings_key].roots
     is_task = is_task_folder(path, roots)
     named_badly = (is_task or root_of(path, roots) is not None) and problem_of_folder(path) is not None
@@ -85,7 +85,7 @@ def directory(path: Path, parent: pytest.Collector) -> TaskDirectory | RefusedFo
 
 
 def warn(text: str) -> None:
-    """Show it in pytest's summary of warnings."""
+    """Show a text in pytest's summary of warnings."""
     warnings.warn(pytest.PytestCollectionWarning(printable(text)), stacklevel=3)
 
 
@@ -93,10 +93,10 @@ def warn(text: str) -> None:
 
 
 def from_parent(kind: type[CollectorT], parent: pytest.Collector, path: Path) -> CollectorT:
-    """A collector whose name and node id are safe to print and to send, whatever the folder is called.
+    """Make a collector whose name and node id are safe to print and to send, whatever the folder is called.
 
-    Outside of the root directory pytest counts node ids from what was named on the command line: two tasks would share
-    one, and a controller could not find either. So there, too, they count from the root directory.
+    Outside of the root directory, pytest makes node ids relative to what was named on the command line: two tasks would
+    share one, and a controller could not find either. So there, too, they are relative to the root directory.
     """
     node: CollectorT = kind.from_parent(parent, path=path)
     inside = path.is_relative_to(parent.config.rootpath)
@@ -106,7 +106,7 @@ def from_parent(kind: type[CollectorT], parent: pytest.Collector, path: Path) ->
 
 
 class TaskDirectory(pytest.Directory):
-    """A task folder. Recursion ends here: whatever else is in it is data for the sandbox."""
+    """A task folder. Recursion ends here, because everything else in it is data for the sandbox."""
 
     def collect(self) -> Iterator[pytest.Collector]:
         yield from_parent(TaskFile, self, self.path / "instruction.md")
@@ -116,7 +116,7 @@ class TaskCollector(pytest.File):
     """A file whose items are rollouts."""
 
     def items_of(self, task: Task, place: Path, prefix: str = "") -> Iterator[RolloutItem]:
-        """The task's rollouts, of every agent. `place` is what else of this name would be another task."""
+        """Yield the task's rollouts, of every agent. `place`: where the task is; an id belongs to one place."""
         settings = self.config.stash[settings_key]
         self._claim_id(task.id, place)
         where = f"{place}: {task.id}" if task.path is None else str(task.path / "task.yaml")
@@ -131,24 +131,24 @@ class TaskCollector(pytest.File):
             yield RolloutItem.from_parent(self, name=name, task=task, agent=agent, sample=sample)
 
     def _claim_id(self, name: str, place: Path) -> None:
-        """Two roots may hold tasks of one name; their rollouts would share their ids."""
+        """Raise if a task elsewhere has this name, because their rollouts would share ids."""
         first = self.config.stash.setdefault(ids_key, {}).setdefault(name, place)
         if first != place:
-            raise self.error(f"{place}: {first} is called {name!r} too; rename one of the tasks")
+            raise self.error(f"{place}: task id {name!r} is already used by {first}; rename one of the tasks")
 
     def _register_tags(self, task: Task, where: str) -> None:
         ours = self.config.stash.setdefault(tags_key, set())
         new = [tag for tag in task.tags if tag not in ours]
-        markers = self.config.getini("markers") if new else ()  # they may be many: read only if there is a new tag
+        markers = self.config.getini("markers") if new else ()  # there may be many, so read them only for a new tag
         registered = {line.split(":")[0].split("(")[0].strip() for line in markers} - ours
         for tag in new:
             if tag in registered:
-                raise self.error(f"{where}: tags: {tag!r} is a marker already; choose another name")
+                raise self.error(f"{where}: tags: {tag!r} is a pytest marker and can't be a tag; choose another name")
             ours.add(tag)
             self.config.addinivalue_line("markers", f"{tag}: tag of a task")
 
     def error(self, message: str) -> pytest.Collector.CollectError:
-        """A collection error, whose message may hold any name."""
+        """Return a collection error with a printable message."""
         return self.CollectError(printable(message))
 
 
@@ -164,15 +164,15 @@ class TaskFile(TaskCollector):
         if settings.tasks and name not in settings.tasks:
             return
         path = os.path.relpath(folder, self.config.rootpath)
-        if found := [mark for mark in UNFIT if mark in path]:
-            raise self.error(f"{folder}: pytest can't select what has {found[0]} in its path; rename it")
+        if found := [mark for mark in UNSELECTABLE if mark in path]:
+            raise self.error(f"{folder}: pytest can't select a path that contains {found[0]}; rename it")
         try:
             task = load_task(folder, name)
         except TaskError as error:
             raise self.error(str(error)) from None
         if run_key in self.config.stash and UNFINISHED in f"{task.instruction}{task.expected}":
-            told = f"see python -m pytest_core_rollouts check {name}"
-            raise self.error(f"{folder}: is still to be written, as {UNFINISHED} in it says; {told}")
+            command = f"python -m pytest_core_rollouts check {name}"
+            raise self.error(f"{folder}: unfinished, it still contains {UNFINISHED}; to find it, run {command}")
         yield from self.items_of(task, folder)
 
 
@@ -194,7 +194,7 @@ class RolloutItem(pytest.Item):
         )
         for tag in task.tags:
             self.add_marker(tag)
-        if self.config.pluginmanager.hasplugin("timeout"):  # pytest-timeout: a rollout has a limit of its own
+        if self.config.pluginmanager.hasplugin("timeout"):  # pytest-timeout: a rollout has its own limit
             self.add_marker(pytest.mark.timeout(0))
         if (reason := self._skip_reason()) is not None:
             self.add_marker(pytest.mark.skip(reason=one_line(reason)))
@@ -214,34 +214,34 @@ class RolloutItem(pytest.Item):
 
     @property
     def is_skipped(self) -> bool:
-        """Whether it will not run, whatever a condition says."""
+        """Whether it is skipped unconditionally."""
         return any(mark.name == "skip" for mark in self.iter_markers())
 
     @property
     def expected_failure(self) -> str | None:
-        """Why the item is marked as expected to fail, without a condition; None where it is not."""
+        """Why the item is unconditionally expected to fail; None if it is not."""
         reasons = [str(mark.kwargs.get("reason", "")) for mark in self.iter_markers("xfail") if not mark.args]
         return (reasons[0] or "xfail") if reasons else None
 
     @property
     def next_attempt(self) -> int:
-        """The attempt that running the item would be: a fault may be run again, a reward stands."""
+        """The number of the next attempt. A fault may be run again, for example by pytest-rerunfailures."""
         return 1 if self.outcome is None else self.outcome.record.attempt + 1
 
     @property
     def starts_at_once(self) -> bool:
-        """Whether the rollout may start before pytest comes to the item: not where a marker may keep it from it."""
+        """Whether the rollout may start before pytest comes to the item: only if no marker can prevent it."""
         return not any(
             mark.name in ("skip", "skipif") or (mark.name == "xfail" and not mark.kwargs.get("run", True))
             for mark in self.iter_markers()
         )
 
     def deliver(self, outcome: Outcome) -> None:
-        """Give the item its outcome before its setup asks for it."""
+        """Give the item its outcome before its setup."""
         self._delivered = outcome
 
     def setup(self) -> None:
-        """Wait for the rollout; no reward is pytest's ERROR."""
+        """Wait for the rollout. Without a reward, the item is pytest's ERROR."""
         if self.config.getoption("setuponly", False) or self.config.getoption("setupplan", False):
             return
         if self._delivered is not None:
@@ -265,10 +265,10 @@ class RolloutItem(pytest.Item):
             raise RolloutFault(masked(explain_fault(record)))
 
     def runtest(self) -> None:
-        """Assert the reward, unless a gate decides about it."""
+        """Assert the reward, unless a gate judges it."""
         assert self.outcome is not None, "a rollout's setup waits for its record"
         record = self.outcome.record
-        if record.reward is None:  # it is allowed: no failure, and no result either
+        if record.reward is None:  # allowed by --rollout-allow-errors: neither a failure nor a result
             pytest.skip(self.config.stash[run_key].masked(explain_fault(record)))
         asserts = not self.settings.soft or self.get_closest_marker("xfail") is not None
         if asserts and record.reward < self.task.pass_threshold:
@@ -286,7 +286,7 @@ class RolloutItem(pytest.Item):
 
 
 def keep_one_of_each(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --keep-duplicates a task that is named twice is collected twice, but a rollout runs once."""
+    """Drop repeated rollouts: with --keep-duplicates, a task that is named twice is collected twice."""
     seen: set[str] = set()
     kept: list[pytest.Item] = []
     repeated: list[pytest.Item] = []
@@ -300,12 +300,12 @@ def keep_one_of_each(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def expected_to_fail(reason: str) -> pytest.MarkDecorator:
-    """An xfail that a wrong answer meets and a fault does not, and that a lucky sample does not turn red."""
+    """Return an xfail that only applies to wrong answers, and does not fail if a sample is solved."""
     return pytest.mark.xfail(reason=reason, raises=WrongAnswer, strict=False)
 
 
 def narrow_xfails(item: pytest.Item) -> None:
-    """A plain xfail from somebody else's hook would hide faults: put one that a wrong answer alone meets before it."""
+    """Narrow xfails of other plugins to wrong answers: a plain one would hide faults."""
     if not isinstance(item, RolloutItem):
         return
     for mark in list(item.iter_markers("xfail")):

@@ -1,4 +1,4 @@
-"""What a failed or broken rollout says in the terminal: plain, short, escaped text."""
+"""The text that the terminal shows for a failed or broken rollout: short and escaped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VALUE_SHORT, VALUE_WHOLE = 160, 10_000
 
 
 def explain_wrong(record: RolloutRecord, *, whole: bool = False, hide_expected: bool = False) -> str:
-    """Why the reward is below 1: each place that differs, expected and answered, and what to know beside it."""
+    """Say why the reward is below 1: each place that differs, with both values, and the notes."""
     width = VALUE_WHOLE if whole else VALUE_SHORT
     lines = [f"reward {reward_text(record.reward or 0.0)} ({record.status})"]
     if record.status == "timeout":
@@ -39,7 +39,7 @@ def explain_wrong(record: RolloutRecord, *, whole: bool = False, hide_expected: 
 
 
 def explain_fault(record: RolloutRecord) -> str:
-    """Why there is no reward: what broke, and where to look it up."""
+    """Say why there is no reward: what failed, and the ids to look it up."""
     lines = [f"{record.status}, no reward: {printable(record.error or 'no reason given', VALUE_WHOLE)}"]
     lines += [f"note: {printable(note, VALUE_WHOLE)}" for note in record.notes]
     return "\n".join([*lines, _where(record)])

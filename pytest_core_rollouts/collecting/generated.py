@@ -1,7 +1,7 @@
 """Tasks made in code: the hook `pytest_rollout_tasks`, and its tasks as items of the file that implements it.
 
-An item's name is the task's id, a colon, and what a rollout is called elsewhere: `gsm8k/17:codex-default-0`. One
-collector holds all of a file's tasks, since a collector for each would cost more than its items.
+An item's name is the task's id, a colon, and the usual name of a rollout: `gsm8k/17:codex-default-0`. One
+collector holds all of a file's tasks, because a collector for each would cost more than its items.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pytest_core_rollouts.tasks.task import Task
 
 
 def collect_file(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """A collector for a file that makes tasks; None for any other."""
+    """Return a collector for a file that makes tasks; None for any other."""
     return None if plugin_of(parent.config, path) is None else GeneratedTasks.from_parent(parent, path=path)
 
 
 def find_generated(config: pytest.Config, path: Path, task_id: str) -> Task:
-    """The task with this id. Raises TaskError if the file makes none."""
+    """Return the task with this id. Raises TaskError if the file does not make it."""
     for task in make_tasks(config, path):
         if task.id == task_id:
             return task
@@ -35,7 +35,7 @@ def find_generated(config: pytest.Config, path: Path, task_id: str) -> Task:
 
 
 def make_tasks(config: pytest.Config, path: Path) -> Iterator[Task]:
-    """What the file's hook makes, checked as far as an id goes. Raises TaskError, for whatever the hook raises too."""
+    """Yield the tasks that the file's hook makes. Raises TaskError for an invalid id, or if the hook raises."""
     plugin = plugin_of(config, path)
     others = [impl.plugin for impl in getattr(config.hook, HOOK).get_hookimpls() if impl.plugin is not plugin]
     try:
@@ -44,18 +44,18 @@ def make_tasks(config: pytest.Config, path: Path) -> Iterator[Task]:
                 _check(task)
                 yield task
     except (Exception, pytest.fail.Exception) as error:
-        raise TaskError(f"{path}: {HOOK}: {_told(error, path)}") from error
+        raise TaskError(f"{path}: {HOOK}: {_describe_error(error, path)}") from error
 
 
 def _check(task: Any) -> None:
     if not isinstance(task, Task):
-        raise TypeError(f"a Task is due, not {task!r:.200}")
+        raise TypeError(f"expected a Task, got {task!r:.200}")
     if not MADE_ID.fullmatch(task.id):
         advice = "use letters, digits, `_`, `.` and `-`, with `/` between parts"
-        raise ValueError(f"the id {task.id!r:.200} can't be part of a node id; {advice}")
+        raise ValueError(f"invalid task id {task.id!r:.200}; {advice}")
 
 
-def _told(error: BaseException, path: Path) -> str:
+def _describe_error(error: BaseException, path: Path) -> str:
     """An exception with the line of the file that it came from."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     where = f" (line {lines[-1]})" if lines else ""
@@ -71,7 +71,7 @@ class GeneratedTasks(TaskCollector):
         try:
             for task in make_tasks(self.config, self.path):
                 if task.id in seen:
-                    raise TaskError(f"{self.path}: {HOOK}: two tasks are called {task.id!r}; ids must differ")
+                    raise TaskError(f"{self.path}: {HOOK}: duplicate task id {task.id!r}; give each task its own id")
                 seen.add(task.id)
                 if not wanted or task.id in wanted:
                     yield from self.items_of(task, self.path, f"{task.id}:")

@@ -1,4 +1,4 @@
-"""What a node id says about its rollout: all that a controller knows of the items its workers collected."""
+"""Rollouts read from node ids: all that an xdist controller knows of the items that its workers collected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NamedRollout:
 
 
 class NodeIds:
-    """Reads node ids of one session; each task folder is looked at once."""
+    """Reads the node ids of one session. Each task folder is read once."""
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._rootpath = config.rootpath
@@ -39,14 +39,14 @@ class NodeIds:
         self._tasks: dict[str, tuple[Path, str]] = {}
 
     def read(self, node_id: str) -> NamedRollout | None:
-        """None for a node id that is no rollout's."""
+        """Return the rollout that a node id names; None if it names another test."""
         path, _, name = node_id.partition("::")
         name, made, of_made = name.partition("@")[0].partition(":")  # --dist loadgroup adds `@group`
         agent_slug, _, sample = (of_made if made else name).rpartition("-")
         agent = self._agents.get(agent_slug)
         if agent is None or not sample.isdecimal():
             return None
-        if made:  # its file may be known to workers alone: a controller reads no conftest.py further down
+        if made:  # maybe only workers know its file: a controller reads no conftest.py further down
             source = Path(os.path.normpath(self._rootpath / path))
             known = path.endswith(".py") and MADE_ID.fullmatch(name)
             return NamedRollout(node_id, source, name, agent, int(sample)) if known else None
@@ -59,5 +59,5 @@ class NodeIds:
         return NamedRollout(node_id, folder, task, agent, int(sample))
 
     def read_all(self, node_ids: Iterable[str]) -> list[NamedRollout]:
-        """Those that are rollouts'."""
+        """Return the rollouts among the node ids."""
         return [named for node_id in node_ids if (named := self.read(node_id)) is not None]

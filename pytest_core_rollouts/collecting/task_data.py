@@ -1,7 +1,7 @@
 """Task folders and what agents left are data: pytest imports nothing and applies no settings from them.
 
-What pytest does before our plugin is loaded it has done: `pytest tasks/x` reads an ini file that lies in `tasks/x`. The
-run ends then as well. Every run of pytest in any project comes by here, so nothing large is imported.
+Before our plugin is loaded, `pytest tasks/x` has read an ini file in `tasks/x`; the run is refused then too.
+Every run of pytest in any project comes here, so nothing large is imported.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ refused_key = pytest.StashKey[list[Path]]()
 
 
 def refusal(file: Path) -> str:
-    """What is wrong with a file of pytest's at a task's top."""
+    """Say what is wrong with a file of pytest's settings in a task folder."""
     return f"{escaped(str(file))}: a task folder is data and must not configure pytest; remove the file, or move it"
 
 
 def guard_first_imports(config: pytest.Config) -> None:
-    """Before the first conftest.py is imported: refuse what is named, and keep pytest out of named task folders.
+    """Refuse named data before the first conftest.py is imported, and keep pytest out of named task folders.
 
     Raises pytest.UsageError. pytest looks for a conftest.py in each named folder, and in its subfolders `test*`. In a
     task these are data as well, so a task folder is given to pytest's first pass as its instruction file.
@@ -84,7 +84,7 @@ def problem_of_folder(path: Path) -> str | None:
 
 
 class RefusedFolder(pytest.File):
-    """A folder that is an error. It is no pytest.Directory: pytest imports the conftest.py of these."""
+    """A folder that is an error. It is not a pytest.Directory, because pytest imports the conftest.py of these."""
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         files = settings_of_pytest(self.path)
@@ -96,22 +96,24 @@ def _absolute(here: Path, argument: str) -> Path:
 
 
 def _refuse_data(path: Path, roots: tuple[Path, ...], *, settings: bool = False) -> None:
-    """What lies in a task folder or among kept files must never be imported or run here, by whatever link."""
+    """Raise pytest.UsageError for a path in a task folder or among kept files, also through a link."""
     shown = escaped(str(path))
     if (kept := kept_folder_around(path)) is not None:
         where = escaped(str(kept))
         raise pytest.UsageError(
-            f"{shown} lies in {where}, which holds what agents left, where nothing is a test; name another path"
+            f"{shown} is inside {where}, which holds what agents left and no tests; name another path"
         )
     for place in dict.fromkeys((path, path.resolve())):
         folder = task_around(place, roots)
         if folder is not None and not (settings and folder == place.parent):
             named = escaped(str(folder))
-            raise pytest.UsageError(f"{shown} lies in a task folder, where nothing is a test; name the folder: {named}")
+            raise pytest.UsageError(
+                f"{shown} is inside a task folder, which contains no tests; pass the task instead: {named}"
+            )
 
 
 def _conftest_folders(path: Path) -> list[Path]:
-    """The folders in which pytest looks for a conftest.py because of this path; those further up have no task."""
+    """Return the folders in which pytest looks for a conftest.py because of this path, without those above it."""
     if not path.is_dir():
         return [path.parent]
     return [path, *(child for child in path.glob("test*") if child.is_dir())]
@@ -123,7 +125,7 @@ def _settings_in(folders: Iterable[Path]) -> Iterator[Path]:
 
 
 def _tasks_below(config: pytest.Config, paths: Iterable[Path]) -> Iterator[Path]:
-    """The task folders that pytest is going to come to, links followed as pytest follows them."""
+    """Yield the task folders that pytest will collect. Links are followed as pytest follows them."""
     roots = roots_of(config)
     skipped: list[str] = config.getini("norecursedirs")
     ignored = {_absolute(config.invocation_params.dir, path) for path in config.getoption("ignore") or ()}

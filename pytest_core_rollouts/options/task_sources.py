@@ -1,4 +1,4 @@
-"""Which files make tasks in code. Looks at what is registered, calls nothing."""
+"""Finds the files that make tasks in code, without calling their hooks."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import pytest
 
 HOOK: Final = "pytest_rollout_tasks"
 MADE_ID: Final = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
-"""Ids of tasks made in code: such as stand in node ids and `-k` as they are."""
+"""Valid ids of tasks made in code: node ids and `-k` take them unchanged."""
 
 
 def files(config: pytest.Config) -> list[Path]:
-    """The files that implement the hook, each once, in a steady order."""
+    """Return the files that implement the hook, sorted."""
     return sorted({path for path, _ in _sources(config)})
 
 
 def plugin_of(config: pytest.Config, path: Path) -> object | None:
-    """What implements the hook in this file; None for any other file."""
+    """Return the plugin that implements the hook in this file; None for any other file."""
     return next((plugin for source, plugin in _sources(config) if source == path), None)
 
 
 def keep_from_import(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """A conftest.py that is named on the command line would be imported again, as a module of tests."""
+    """Keep a conftest.py that is named on the command line from being imported again as a test module."""
     if path.name != "conftest.py" or plugin_of(parent.config, path) is None:
         return None
     return NoTests.from_parent(parent, path=path)
@@ -37,7 +37,7 @@ def _sources(config: pytest.Config) -> list[tuple[Path, object]]:
 
 
 def _file(plugin: object, function: object) -> Path:
-    """A conftest.py or plugin module is a file itself; an object that is registered as a plugin was defined in one."""
+    """Return the file of a plugin: its own if it is a module, else the one that defines its hook."""
     return Path(getattr(plugin, "__file__", None) or inspect.getfile(inspect.unwrap(function)))  # type: ignore[arg-type]
 
 

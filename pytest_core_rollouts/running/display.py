@@ -1,4 +1,4 @@
-"""The live display: one line that is redrawn on a terminal, elsewhere a line now and then, so no run looks hung."""
+"""The live display: one line that is redrawn on a terminal, or a line now and then in a log."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ LINE = 30.0
 
 
 class State(NamedTuple):
-    """How things stand right now."""
+    """The current state of a run."""
 
     in_flight: int
-    """Rollouts that are under way."""
+    """Rollouts in flight."""
     waits: str
-    """What they wait for beside their agents; "" for nothing."""
+    """What they wait for, other than their agents; "" for nothing."""
 
 
 class Display:
     """Draws a run's progress between the lines that pytest writes.
 
-    `state` tells how things stand; `places` is the most rollouts that there can be in flight.
+    `state()` returns the current state; `places` is the most rollouts that can be in flight.
     """
 
     def __init__(self, config: pytest.Config, total: int, state: Callable[[], State], *, places: int = 1) -> None:
@@ -40,14 +40,14 @@ class Display:
         self._state = state
         self._reporter: pytest.TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
         if config.get_verbosity() < -1:
-            self._reporter = None  # -qq: as little as can be
+            self._reporter = None  # -qq: no progress
         self._capture = config.pluginmanager.get_plugin("capturemanager")
         self._writer = config.get_terminal_writer() if self._reporter is not None else None
         self._terminal = _terminal(config, self._reporter)
         self.hides_letters = self._terminal is not None and config.get_verbosity() <= 0
-        """Whether the line stands in for pytest's letter per rollout."""
+        """Whether the line replaces pytest's letter for each rollout."""
         self._goes_back = config.getoption("capture", None) != "no"
-        """Whether pytest's line goes on where it was left: nothing else was written behind it."""
+        """Whether pytest's line continues where it was left, because nothing else was written after it."""
         self._drawn = False
         self._column = 0
         self._next = time.monotonic() + (0.0 if self._terminal is not None else LINE)
@@ -56,7 +56,7 @@ class Display:
         self._closed = threading.Event()
 
     def tick(self) -> None:
-        """Draw, if it is time to. Cheap enough to call several times a second."""
+        """Draw if it is time. Cheap enough to be called several times a second."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -67,13 +67,13 @@ class Display:
             line = f"rollouts: {f'{waits}; ' if waits else ''}{self.progress.line(in_flight)}"
             if self._terminal is None:
                 self._next = now + LINE
-                self._say(self._reporter, line)
+                self._write_line(self._reporter, line)
             else:
                 self._next = now + REDRAW
                 self._draw(self._reporter, self._terminal, line)
 
-    def _say(self, reporter: pytest.TerminalReporter, line: str) -> None:
-        """A line of its own in a log, also when pytest waits within a test and captures what is written."""
+    def _write_line(self, reporter: pytest.TerminalReporter, line: str) -> None:
+        """Write a line to a log, also while pytest waits within a test and captures output."""
         with self._capture.global_and_fixture_disabled() if self._capture is not None else nullcontext():
             self._end_line(reporter)
             reporter.write(f"{line}\n", flush=True)
@@ -96,7 +96,7 @@ class Display:
             reporter.currentfspath = None  # the next letter names its file again
 
     def _erase(self) -> None:
-        """Take the line away, and go back to where pytest's own line ends. It comes back with the next tick."""
+        """Remove the line and go back to the end of pytest's own line. The next tick draws it again."""
         if self._drawn and self._terminal is not None:
             width = os.get_terminal_size(self._terminal).columns or 80
             back = f"\x1b[A\x1b[{(self._column - 1) % width + 1}C" if self._column else ""
@@ -105,8 +105,8 @@ class Display:
             self._next = 0.0
 
     @contextmanager
-    def aside(self, *, silent: bool = False) -> Iterator[None]:
-        """While pytest tells of a test: nothing is drawn, and nothing is in its way, unless it has nothing to say."""
+    def paused(self, *, silent: bool = False) -> Iterator[None]:
+        """Pause drawing while pytest reports a test. `silent`: the report prints nothing, so the line can stay."""
         with self._lock:
             if not (silent and self.hides_letters):
                 self._erase()
@@ -121,13 +121,13 @@ class Display:
                 self._reporter.showfspath = names_files
 
     def hold(self, seconds: float) -> None:
-        """Draw nothing for so long: others are about to write."""
+        """Draw nothing for `seconds`, because others are about to write."""
         with self._lock:
             self._erase()
             self._next = max(self._next, time.monotonic() + seconds)
 
     def tick_by_itself(self) -> None:
-        """Draw from a thread of its own: for a controller, which hears nothing while its workers wait."""
+        """Draw in a separate thread: a controller gets no events while its workers wait."""
         self._timer = threading.Thread(target=self._tick_until_closed, name="rollouts-display", daemon=True)
         self._timer.start()
 
@@ -136,7 +136,7 @@ class Display:
             self.tick()
 
     def conclude(self) -> None:
-        """All tests are done: what stands where the letters would; pytest writes the last percentage behind it."""
+        """Write the number of rollouts in place of their letters. pytest writes the last percentage after it."""
         with self._lock:
             self._erase()
             if self._reporter is not None and self.hides_letters and (done := self.progress.done):
@@ -144,7 +144,7 @@ class Display:
         self.close()
 
     def close(self) -> None:
-        """Nothing is drawn any more."""
+        """Stop drawing."""
         self._closed.set()
         if self._timer is not None:
             self._timer.join()
@@ -157,7 +157,7 @@ class Display:
 
 
 def _terminal(config: pytest.Config, reporter: pytest.TerminalReporter | None) -> int | None:
-    """A descriptor of the terminal, which no capturing touches; None where there is none that we alone redraw on."""
+    """Return a descriptor of the terminal that capturing does not affect; None if we can't redraw lines on one."""
     if reporter is None or not reporter.isatty or os.environ.get("TERM", "dumb") == "dumb":
         return None
     if config.pluginmanager.hasplugin("sugar") or sys.__stdout__ is None or not sys.__stdout__.isatty():
@@ -166,5 +166,5 @@ def _terminal(config: pytest.Config, reporter: pytest.TerminalReporter | None) -
 
 
 def _write(terminal: int, text: str) -> None:
-    with suppress(OSError):  # the terminal is gone; pytest will say so
+    with suppress(OSError):  # the terminal is gone; pytest will report it
         os.write(terminal, text.encode())

@@ -1,4 +1,4 @@
-"""Grading in a pytest session: by a hook of the project's, else as the task itself says."""
+"""Grading in a pytest session: by the project's hook if there is one, else by the task."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from pytest_core_rollouts.tasks.task import Task
 
 
 class ProjectGrading:
-    """Grades each task as the hooks that see it want. `hide_expected`: what code of theirs says is kept from view.
+    """Grades each task by the hooks of its folder. `hide_expected`: what the project's code reports is hidden.
 
-    Hooks need the process that they live in: they run in a thread of it. A `grader.py` runs in a worker process.
+    Hooks run in threads of this process, because they may use its state. A `grader.py` runs in a worker process.
     """
 
     def __init__(self, *, hide_expected: bool) -> None:
         self._hide_expected = hide_expected
         self._hooks: dict[str, Any] = {}
-        """By task, the hooks that see it: those of the conftest files on its way."""
+        """By task, the hooks of the conftest files that apply to it."""
 
     def register(self, item: RolloutItem) -> None:
-        """From now on the item's task is graded by the hooks of its folder."""
+        """Grade the item's task by the hooks of its folder from now on."""
         self._hooks[item.task.id] = item.ihook
 
     def uses_builtin_grading(self, task: Task) -> bool:
-        """Whether no code of the project's has a say in the task's grade."""
+        """Whether only the built-in comparison grades the task, and no code of the project."""
         return task.grader is None and not self._hooks[task.id].pytest_rollout_grade.get_hookimpls()
 
     def grade(self, task: Task, answer: Answer, rollout: Rollout) -> Grade:
-        """Grade as the project says, else as the task does. Runs in a thread, off the event loop."""
+        """Grade by the project's hook, else by the task. Called in a thread, off the event loop."""
         if not self._hide_expected or self.uses_builtin_grading(task):
             return self._grade(task, answer, rollout)
         try:
             return hide_note(self._grade(task, answer, rollout))
         except GraderFailed as failure:
             raise failure.brief from None
-        except BaseException as error:  # noqa: BLE001 - pytest.fail() and its kin are no Exceptions
+        except BaseException as error:  # noqa: BLE001 - pytest.fail() raises no Exception, but a BaseException
             raise Withheld(error) from None
 
     def _grade(self, task: Task, answer: Answer, rollout: Rollout) -> Grade:

@@ -1,7 +1,7 @@
 """The run of a pytest session as one process sees it: which rollouts it has, and what it asks the engine for.
 
-The same class serves a plain run and, under xdist, the controller and each worker. The controller makes run id, JSONL
-path and Core once and passes them to its workers. Only the process that runs items submits rollouts, and only the
+The same class is used in a plain run and, under xdist, in the controller and in each worker. The controller sets run
+id, JSONL path and Core and passes them to its workers. Only the process that runs items submits rollouts, and only the
 controller (or the plain run) starts and stops the embedded Core, sweeps leftovers and reports.
 """
 
@@ -30,7 +30,7 @@ from pytest_core_rollouts.records.record import RecordsError, count_planned
 from pytest_core_rollouts.results.comparison import Baseline
 from pytest_core_rollouts.results.gate import Identity
 from pytest_core_rollouts.rollout.attempts import Outcome
-from pytest_core_rollouts.running import judging
+from pytest_core_rollouts.running import gates
 from pytest_core_rollouts.running.display import Display, State
 from pytest_core_rollouts.running.project_grading import ProjectGrading
 from pytest_core_rollouts.tasks.matrix import Agent, Chosen, MatrixError, Rollout, make_id, new_run_id
@@ -44,7 +44,7 @@ RESUMED_ROWS = "resumed"
 
 
 class WorkerLink(Protocol):
-    """What a worker learns from its controller, and what it reports to it."""
+    """What a worker reads from its controller and reports to it."""
 
     def stop_reason(self) -> str | None:
         """Why the run must stop, or None."""
@@ -81,10 +81,10 @@ class NoLink:
         return ()
 
     def publish(self, state: State) -> None:
-        """Nobody asks."""
+        """Do nothing."""
 
     def mark_failed(self, reason: str) -> None:
-        """Nobody else writes rows."""
+        """Do nothing: no other process writes rows."""
 
 
 class SessionRun(ResultSource):
@@ -200,8 +200,8 @@ class SessionRun(ResultSource):
         if self.is_worker:
             self.ready = True
             return
-        self.baseline = judging.prepare(self)
-        self.preflight_lines = list(judging.outlook(self, task_of))
+        self.baseline = gates.load_and_check(self)
+        self.preflight_lines = list(gates.preflight_lines(self, task_of))
         if self.resumed is not None:
             verdicts = {rollout_id: self._predict(*one, task_of) for rollout_id, one in self.selected.items()}
             self.resume_plan = Plan(self.selected, verdicts)
@@ -214,7 +214,7 @@ class SessionRun(ResultSource):
     def _load_tasks(self, task_of: Callable[[str], Task | None]) -> dict[str, Task]:
         """The selected tasks by id. None in a controller without a Core of its own: it runs and grades nothing.
 
-        There they would be loaded for this only.
+        There, tasks would be loaded only for this.
         """
         controls = not self.is_worker and self.config.getoption("dist", "no") != "no"
         if controls and not (self.settings.embedded and self.needs_core):
@@ -365,7 +365,7 @@ class SessionRun(ResultSource):
 
     @property
     def abort_message(self) -> str:
-        """For a process that ends at once."""
+        """The message of a process that ends at once."""
         return (
             f"ended at once; Sessions of run {self.run_id} may be left behind. To delete them:\n"
             f"  python -m pytest_core_rollouts reap {self.run_id}\n"
@@ -411,7 +411,7 @@ def places_of_run(config: pytest.Config, settings: Settings, out: Path, tasks: I
 def project_folders(config: pytest.Config) -> list[Path]:
     """Where the project is: `--rootdir` may name another folder than that of its ini file and of its conftest files.
 
-    A conftest.py may hold a grader, and tasks that are made in code have their answers beside it.
+    A conftest.py may hold a grader, and tasks made in code have their answers next to it.
     """
     folders = [config.rootpath, config.invocation_params.dir]
     if config.inipath is not None:

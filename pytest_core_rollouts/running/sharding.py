@@ -1,6 +1,6 @@
-"""Dealing out items to xdist's workers all at once, for workers that keep several rollouts in flight.
+"""Assigns items to xdist's workers all at once, for workers that keep several rollouts in flight.
 
-Other tests come first in each worker, as they do without workers (see `runloop`).
+Other tests come first in each worker, as they do without workers (see `completion_order`).
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ if TYPE_CHECKING:
 class ShardScheduling:
     """Gives each worker its items at once; xdist's `Scheduling` protocol.
 
-    `deal` tells a worker, by its name, which items are its own. `take_back` is told what a dead one had not completed,
-    as node ids, and gives those that are to run again. `is_rollout` tells a rollout's node id from another test's.
+    * `assign(worker, indices)` passes a worker the indices of its items.
+    * `reassign(node_ids)` gets what a dead worker had not completed, and returns what must run again.
+    * `is_rollout(node_id)`: whether a node id is that of a rollout.
     """
 
     def __init__(
         self,
         config: pytest.Config,
         shards: int,
-        deal: Callable[[str, list[int]], None],
-        take_back: Callable[[list[str]], Container[str]],
+        assign: Callable[[str, list[int]], None],
+        reassign: Callable[[list[str]], Container[str]],
         is_rollout: Callable[[str], bool],
     ) -> None:
-        self.config = config  # not in the protocol, but xdist's own have it, and plugins read it there
+        self.config = config  # not in the protocol, but xdist's schedulers have it, and plugins read it
         self.shards = shards
-        self.deal = deal
-        self.take_back = take_back
+        self.assign = assign
+        self.reassign = reassign
         self.is_rollout = is_rollout
         self.collection: list[str] | None = None
         self._ids: dict[WorkerController, Sequence[str]] = {}
         self._pending: dict[WorkerController, dict[int, None]] = {}
         self._started: set[WorkerController] = set()
-        self._undealt: dict[int, list[int]] = {}
-        """By shard, what its next worker is to be given: all of its items, and then what is left by one that died."""
+        self._unassigned: dict[int, list[int]] = {}
+        """By shard, what its next worker gets: all of its items, or what one that died has left."""
 
     @property
     def nodes(self) -> list[WorkerController]:
@@ -52,7 +53,7 @@ class ShardScheduling:
 
     @property
     def tests_finished(self) -> bool:
-        if self.collection is None or any(self._undealt.values()):
+        if self.collection is None or any(self._unassigned.values()):
             return False
         return all(len(pending) < 2 for pending in self._pending.values())
 
@@ -70,36 +71,34 @@ class ShardScheduling:
         self._pending[node].pop(item_index, None)
 
     def mark_test_pending(self, item: str) -> None:
-        """By a plugin: what a dead worker was at is to run again, in the one that replaces it."""
+        """Run a dead worker's test again in the worker that replaces it. Plugins call this."""
         assert self.collection is not None
         index = self.collection.index(item)
-        self._undealt[index % self.shards].insert(0, index)
+        self._unassigned[index % self.shards].insert(0, index)
 
     def remove_pending_tests_from_node(self, node: WorkerController, indices: Sequence[int]) -> None:
-        raise NotImplementedError("nothing is stolen from a shard")
+        raise NotImplementedError("items of a shard can't be moved to another")
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Keep what the node had not finished for the one that replaces it; the test that it died in, if it is none of
-        ours.
-        """
+        """Keep what the node had not finished for its replacement. Returns the test that it died in, if no rollout."""
         self._ids.pop(node, None)
         pending = list(self._pending.pop(node))
         if not pending:
             return None
         assert self.collection is not None
         culprit = self.collection[pending[0]]
-        if not self.is_rollout(culprit):  # so none has begun
-            self._undealt[shard_of(node)] = pending[1:]
+        if not self.is_rollout(culprit):  # so no rollout has started
+            self._unassigned[shard_of(node)] = pending[1:]
             return culprit
-        again = self.take_back([self.collection[index] for index in pending])
-        self._undealt[shard_of(node)] = [index for index in pending if self.collection[index] in again]
+        again = self.reassign([self.collection[index] for index in pending])
+        self._unassigned[shard_of(node)] = [index for index in pending if self.collection[index] in again]
         return None
 
     def schedule(self) -> None:
         if self.collection is None:
             self.collection = list(next(iter(self._ids.values())))
             everything = range(len(self.collection))
-            self._undealt = {shard: list(everything[shard :: self.shards]) for shard in range(self.shards)}
+            self._unassigned = {shard: list(everything[shard :: self.shards]) for shard in range(self.shards)}
         if any(list(ids) != self.collection for ids in self._ids.values()):
             raise pytest.UsageError("the workers collected different items; is a conftest random or time-dependent?")
         for node in self._ids.keys() - self._started:
@@ -108,18 +107,18 @@ class ShardScheduling:
     def _start(self, node: WorkerController) -> None:
         assert self.collection is not None
         node_ids = self.collection
-        indices = self._undealt.pop(shard_of(node), [])  # none where one that had done all of its own died at its end
+        indices = self._unassigned.pop(shard_of(node), [])  # empty if a worker died after its last item
         indices.sort(key=lambda index: self.is_rollout(node_ids[index]))
         self._started.add(node)
         self._pending[node] = dict.fromkeys(indices)
         if indices:
-            self.deal(node.workerinput["workerid"], indices)
-            with suppress(OSError):  # it has just died: that it did is the next thing we hear
+            self.assign(node.workerinput["workerid"], indices)
+            with suppress(OSError):  # it has just died, which xdist reports next
                 node.send_runtest_some(indices)
-        node.shutdown()  # after these there is nothing more
+        node.shutdown()  # it gets nothing after these
 
 
 def shard_of(node: WorkerController) -> int:
-    """The part of the items that is the worker's."""
+    """Return the number of the worker's shard."""
     shard: int = node.workerinput["rollouts"]["shard"]
     return shard

@@ -1,4 +1,4 @@
-"""A folder of files by which a controller and its workers tell each other what cannot wait for xdist."""
+"""A folder of files in which a controller and its workers exchange what can't wait for xdist's messages."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ PREFIX = "pytest-core-rollouts-run-"
 
 
 class SharedFolder:
-    """Workers that wait for rollouts hear nothing else of their controller, which hears nothing of them."""
+    """Files that a controller and its workers share: a worker that waits for a rollout reads no messages of xdist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._held: int | None = None
 
-    # ---- as long as one of them lives, it stays
+    # ---- the folder exists as long as one of the processes
 
     @classmethod
     def make(cls) -> SharedFolder:
-        """A new one, held. Those that nobody holds any more, since their controllers were killed, are removed."""
+        """Make a folder and hold it. Folders of controllers that were killed are removed."""
         for abandoned in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
             _remove_unless_held(abandoned)
         new = cls(Path(tempfile.mkdtemp(prefix=f"new-{PREFIX}")))
@@ -36,46 +36,46 @@ class SharedFolder:
         return new
 
     def hold(self) -> None:
-        """While this process lives, nobody is to take it for abandoned. Raises OSError where it is gone."""
+        """Keep others from removing the folder while this process lives. Raises OSError if it is gone."""
         self._held = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(self._held, fcntl.LOCK_SH)
 
     def leave(self) -> None:
-        """Hold it no longer; the last one removes it."""
+        """Stop holding the folder. The last process removes it."""
         if self._held is not None:
             os.close(self._held)
             self._held = None
         _remove_unless_held(self.path)
 
     def remove(self) -> None:
-        """All is over."""
+        """Remove the folder at the end of the run."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.leave()
 
     # ---- stopping
 
     def stop(self, reason: str, *, urgent: bool = False) -> None:
-        """Every worker is to cancel what it has in flight and to start nothing more. `urgent`: nor to end its test."""
+        """Make every worker cancel its rollouts and start nothing more. `urgent`: it ends its current test too."""
         if urgent:
             (self.path / "urgent").touch()
         partial = self.path / "stop.part"
         partial.write_text(reason, encoding="utf-8")
         partial.replace(self.path / "stop")
 
-    def break_off(self, reason: str) -> None:
-        """The same, from a worker that can't write its rows any more."""
+    def fail(self, reason: str) -> None:
+        """Stop all workers, because this one can't write its rows any more."""
         (self.path / "broken").write_text(reason, encoding="utf-8")
         self.stop(reason)
 
     @property
-    def broken(self) -> str | None:
-        """Why a worker broke off."""
+    def failure(self) -> str | None:
+        """Why a worker could not write its rows; None if all could."""
         file = self.path / "broken"
         return file.read_text(encoding="utf-8") if file.exists() else None
 
     @property
     def urgent(self) -> bool:
-        """Whether a signal is what ends the run."""
+        """Whether a signal ends the run."""
         return (self.path / "urgent").exists()
 
     @property
@@ -83,47 +83,47 @@ class SharedFolder:
         file = self.path / "stop"
         return file.read_text(encoding="utf-8") if file.exists() else None
 
-    def deal(self, worker: str, indices: Iterable[int]) -> None:
-        """These items are the worker's."""
+    def assign(self, worker: str, indices: Iterable[int]) -> None:
+        """Set which items are the worker's."""
         (self.path / f"{worker}.items").write_text(" ".join(map(str, indices)), encoding="ascii")
 
-    def dealt_to(self, worker: str) -> list[int]:
+    def assigned_to(self, worker: str) -> list[int]:
         file = self.path / f"{worker}.items"
         return [int(index) for index in file.read_text(encoding="ascii").split()] if file.exists() else []
 
-    def tell(self, worker: str, state: State) -> None:
-        """How things stand in a worker."""
+    def publish(self, worker: str, state: State) -> None:
+        """Publish a worker's state."""
         partial = self.path / f"{worker}.part"
         partial.write_text(f"{state.in_flight} {state.waits}", encoding="utf-8")
         partial.replace(self.path / f"{worker}.state")
 
     def forget(self, worker: str) -> None:
-        """The worker is gone."""
+        """Remove the state of a worker that has ended."""
         (self.path / f"{worker}.state").unlink(missing_ok=True)
 
     def state(self) -> State:
-        """How things stand in all workers; of their troubles the first one's."""
-        told = []
+        """Return the sum of all workers' states, with what the first one waits for."""
+        states = []
         for file in sorted(self.path.glob("*.state")):
             with suppress(FileNotFoundError):  # the worker has just gone
-                told.append(file.read_text(encoding="utf-8").partition(" "))
-        waits = [text for _, _, text in told if text]
-        others = f" (and {len(waits) - 1} of {len(told) - 1} other workers)" if len(waits) > 1 else ""
-        return State(sum(int(in_flight) for in_flight, _, _ in told), f"{waits[0]}{others}" if waits else "")
+                states.append(file.read_text(encoding="utf-8").partition(" "))
+        waits = [text for _, _, text in states if text]
+        others = f" (and {len(waits) - 1} of {len(states) - 1} other workers)" if len(waits) > 1 else ""
+        return State(sum(int(in_flight) for in_flight, _, _ in states), f"{waits[0]}{others}" if waits else "")
 
-    def add(self, kind: Literal["again", "told"], rollout_ids: Iterable[str]) -> None:
-        """`again`: begun by a worker that died, to be looked for among the rows first. `told`: not to be run,
-        since pytest has heard of them."""
+    def add(self, kind: Literal["again", "reported"], rollout_ids: Iterable[str]) -> None:
+        """Add to a list. "again": started by a worker that died, so look for their rows first. "reported": pytest has
+        their report, so they must not run again."""
         with (self.path / kind).open("a", encoding="ascii") as file:
             file.writelines(f"{rollout_id}\n" for rollout_id in rollout_ids)
 
-    def listed(self, kind: Literal["again", "told"]) -> frozenset[str]:
+    def listed(self, kind: Literal["again", "reported"]) -> frozenset[str]:
         file = self.path / kind
         return frozenset(file.read_text(encoding="ascii").split()) if file.exists() else frozenset()
 
 
 def _remove_unless_held(path: Path) -> None:
-    """Remove a folder of ours, unless a process holds it; a kill lets go of it too."""
+    """Remove a folder of ours unless a process holds it. A killed process holds nothing."""
     with suppress(OSError):  # it is somebody else's, held, or gone
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:

@@ -15,11 +15,11 @@ Handler = Callable[[int, "FrameType | None"], Any]
 
 
 OVERDUE = 8.0
-"""Seconds after which an orderly end that was asked for is no longer waited for; rollouts need 6 of them."""
+"""Seconds to wait for an orderly end that was requested; rollouts need 6 of them."""
 
 
 class Signals:
-    """Handlers for SIGINT and SIGTERM, put back by `restore`. Off the main thread Python has none: nothing is done."""
+    """Handlers for SIGINT and SIGTERM, until `restore`. Does nothing outside the main thread, as Python requires."""
 
     def __init__(self) -> None:
         self._before: dict[int, Any] = {}
@@ -33,7 +33,7 @@ class Signals:
             self._before.setdefault(number, before)
 
     def restore(self) -> None:
-        """Put back what was there."""
+        """Restore the handlers that were there before."""
         self._disarm()
         if threading.current_thread() is threading.main_thread():
             for number, before in self._before.items():
@@ -43,19 +43,18 @@ class Signals:
     # ---- what the processes of a run do
 
     def interrupt_pytest(self) -> None:
-        """Both signals end pytest as Ctrl-C does. A SIGINT inherited as ignored, as background jobs get it, too."""
+        """Make both signals end pytest as Ctrl-C does, also a SIGINT that background jobs inherit as ignored."""
         self.handle(signal.SIGINT, signal.default_int_handler)
         self.handle(signal.SIGTERM, _interrupt)
 
-    def ask(self, stop: Callable[[str], None], last_words: str) -> None:
-        """A controller: the first signal of either kind calls `stop`, the second ends the process.
+    def stop_on_first(self, stop: Callable[[str], None], abort_message: str) -> None:
+        """In a controller: the first signal calls `stop`, the second ends the process.
 
-        Where what `stop` asks for has not happened in time (a worker may be busy with another test), pytest is
-        interrupted as it is without us.
+        If the run does not end in time (a worker may be busy with another test), pytest is interrupted as usual.
         """
 
         def first(number: int, frame: FrameType | None) -> None:
-            self.end_at_once(last_words)
+            self.end_at_once(abort_message)
             self._alarm = threading.Timer(OVERDUE, self._interrupt_late)
             self._alarm.daemon = True
             self._alarm.start()
@@ -64,20 +63,20 @@ class Signals:
         self.handle(signal.SIGINT, first)
         self.handle(signal.SIGTERM, first)
 
-    def note(self, stop: Callable[[str], None]) -> None:
-        """A worker: Ctrl-C reaches the whole process group, and is the controller's to handle; SIGTERM calls `stop`."""
-        self.handle(signal.SIGINT, lambda number, frame: None)  # SIG_IGN would be inherited by what tests start
+    def stop_on_sigterm(self, stop: Callable[[str], None]) -> None:
+        """In a worker: SIGTERM calls `stop`. Ctrl-C reaches the whole process group, and the controller handles it."""
+        self.handle(signal.SIGINT, lambda number, frame: None)  # processes that tests start would inherit SIG_IGN
         self.handle(signal.SIGTERM, lambda number, frame: stop(f"stopped by {signal.Signals(number).name}"))
 
-    def end_at_once(self, last_words: str) -> None:
-        """From now on a signal ends the process, with these words."""
+    def end_at_once(self, abort_message: str) -> None:
+        """Make a signal end the process, with this message."""
         self._disarm()
 
         def end(number: int, frame: FrameType | None) -> None:
             if self._late.is_set():
                 self._late.clear()
                 raise KeyboardInterrupt("the workers did not end in time")
-            sys.__stderr__ and print(f"\n{last_words}", file=sys.__stderr__, flush=True)
+            sys.__stderr__ and print(f"\n{abort_message}", file=sys.__stderr__, flush=True)
             os._exit(2)
 
         self.handle(signal.SIGINT, end)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 LOOK = 0.5
-"""Seconds between two looks at whether a test of another kind is to be ended."""
+"""Seconds between two checks whether a test that is not a rollout must be ended."""
 CRASHES = 2
 """Deaths of its worker after which a rollout is given up."""
 
@@ -73,7 +73,7 @@ class Controller:
         """Whether workers keep several rollouts in flight, and so have to know their items beforehand."""
         return self._in_flight > 1
 
-    # ---- telling workers
+    # ---- what workers get
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[object]) -> None:
@@ -82,15 +82,15 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
-        told: dict[str, Any] = {
+        given: dict[str, Any] = {
             **self.run.for_workers(self.shared.path),
             "shard": self._free_shards.pop(0) if self._free_shards else 0,
         }
-        node.workerinput["rollouts"] = told
+        node.workerinput["rollouts"] = given
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """With -x a worker hears nothing while it waits for a rollout: tell it what xdist is about to decide."""
+        """Stop workers at --maxfail: one that waits for a rollout does not get xdist's message."""
         self._failures += report.failed
         most = self.run.config.getoption("maxfail")
         if most and self._failures >= most:
@@ -107,14 +107,14 @@ class Controller:
         task_of = functools.lru_cache(None)(lambda task_id: self._task(by_task[task_id]))
         self.run.prepare([(named.task_id, named.agent, named.sample) for named in rollouts], task_of=task_of)
         if self.run.ready:
-            self.signals.ask(self._stop, self.run.abort_message)
-            self._tell(self.run.preflight_lines)
+            self.signals.stop_on_first(self._stop, self.run.abort_message)
+            self._print(self.run.preflight_lines)
             places = self.workers * self._in_flight
             self.run.start_display(places, self.shared.state).tick_by_itself()
 
-    def _tell(self, lines: Sequence[str]) -> None:
+    def _print(self, lines: Sequence[str]) -> None:
         reporter: pytest.TerminalReporter | None = self.run.config.pluginmanager.get_plugin("terminalreporter")
-        if not lines or reporter is None:  # none: -p no:terminal
+        if not lines or reporter is None:  # with -p no:terminal
             return
         if self.run.config.get_terminal_writer().width_of_current_line:
             reporter.line("")  # ends the line that xdist redraws
@@ -132,7 +132,7 @@ class Controller:
     def pytest_xdist_make_scheduler(self, config: pytest.Config) -> ShardScheduling | None:
         if not self._sharded:
             return None
-        return ShardScheduling(config, self.workers, self.shared.deal, self._take_back, self._is_rollout)
+        return ShardScheduling(config, self.workers, self.shared.assign, self._reassign, self._is_rollout)
 
     def _is_rollout(self, node_id: str) -> bool:
         return self.node_ids.read(node_id) is not None
@@ -142,19 +142,17 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController, error: object | None) -> None:
         if (display := self.run.display) is not None:
-            display.hold(1.0)  # xdist is about to say something
+            display.hold(1.0)  # xdist is about to print
         self.shared.forget(node.workerinput["workerid"])
         if error is not None:
             self._free_shards.append(shard_of(node))
 
-    def _take_back(self, node_ids: list[str]) -> Container[str]:
-        """Of the rollouts that a dead worker of ours had before it, in its order: all but those that pytest has heard
-        of, the ones that are given up now among them.
-        """
+    def _reassign(self, node_ids: list[str]) -> Container[str]:
+        """Return which of a dead worker's rollouts must run again: all that were not reported and are not given up."""
         waiting = {
             named.node_id: rollout_id
             for named in self.node_ids.read_all(node_ids)
-            if not self._is_told(rollout_id := self._rollout_id(named))
+            if not self._is_reported(rollout_id := self._rollout_id(named))
         }
         self.shared.add("again", waiting.values())
         done = self.run.store.finished(self.run.run_id, set(waiting.values()))
@@ -178,33 +176,33 @@ class Controller:
         report.outcome = "rerun"  # type: ignore[assignment]
         rollout_id = self._rollout_id(named)
         self._crashes[crashitem] += 1
-        if self._is_told(rollout_id):
-            self.shared.add("told", [rollout_id])
+        if self._is_reported(rollout_id):
+            self.shared.add("reported", [rollout_id])
         elif self._crashes[crashitem] >= CRASHES:
             report.when, report.outcome = "setup", "failed"  # an ERROR: the rollout has no reward
             report.longrepr = self._give_up(crashitem)
         else:
             self.shared.add("again", [rollout_id])
             if not queued:
-                with suppress(NotImplementedError):  # loadscope and its kin have queued it themselves
+                with suppress(NotImplementedError):  # loadscope and similar schedulers have queued it themselves
                     sched.mark_test_pending(crashitem)
 
-    def _is_told(self, rollout_id: str) -> bool:
-        """Whether pytest has heard of the rollout, so that whatever comes later is none of its doing."""
+    def _is_reported(self, rollout_id: str) -> bool:
+        """Whether the rollout was reported to pytest, so that a later crash has nothing to do with it."""
         return rollout_id in self.run.reported or rollout_id not in self.run.selected
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         return ("", "", "") if str(report.outcome) == "rerun" and report.nodeid in self._crashes else None
 
     def _give_up(self, node_id: str) -> str:
-        """Write the row that the rollout's worker could not; the text for the report."""
+        """Write the row that the rollout's worker could not write. Returns the text for the report."""
         named = self.node_ids.read(node_id)
         assert named is not None, "only rollouts are given up"
         task = self._task(named)
         rollout = self.run.plan(task or Task(id=named.task_id, instruction="unknown"), named.agent, named.sample)
-        self.shared.add("told", [rollout.rollout_id])
+        self.shared.add("reported", [rollout.rollout_id])
         if self.run.store.finished(self.run.run_id, {rollout.rollout_id}):
-            return f"its worker died {CRASHES} times while it told the result, which is in {self.run.out}"
+            return f"its worker died {CRASHES} times while it reported the result, which is in {self.run.out}"
         record = lost_record(rollout, f"its worker died {CRASHES} times")
         if task is None:
             record = replace(record, input_digest="", grading_digest="")
@@ -212,7 +210,7 @@ class Controller:
         return explain_fault(record)
 
     def _task(self, named: NamedRollout) -> Task | None:
-        """None where it can't be told: it changed, or a file that only workers have read makes it."""
+        """Return the task; None if it isn't known here: it changed, or a file that only workers read makes it."""
         try:
             if named.folder.is_dir():
                 return load_task(named.folder, named.task_id)
@@ -232,9 +230,9 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """However it ends, workers have to know before xdist lets go of them."""
+        """Stop the workers before xdist disconnects from them."""
         self.shared.stop("the session ended")
-        if (reason := self.shared.broken) is not None:
+        if (reason := self.shared.failure) is not None:
             self.run.store.mark_failed(reason)
 
     def pytest_unconfigure(self) -> None:
@@ -242,10 +240,10 @@ class Controller:
 
 
 class Worker:
-    """A worker's side: how it learns what its controller decides, or that there is none any more.
+    """A worker's side: it reads what its controller decides, and notices if the controller is gone.
 
-    While it waits for rollouts it looks by itself. A test of another kind may keep it for long: a thread looks then,
-    and ends that test, by a signal to this process, where a signal ends the run.
+    While it waits for rollouts, it reads the shared folder itself. Another test may take long: a thread watches then,
+    and ends that test by a signal to this process if a signal ends the run.
     """
 
     def __init__(self, workerinput: dict[str, Any]) -> None:
@@ -256,18 +254,18 @@ class Worker:
         self._controller = os.getppid()
         self._terminated: str | None = None
         self._busy: pytest.Session | None = None
-        """The session, while a test of another kind may be ended."""
+        """The session, while a test that is not a rollout may be ended."""
         self._over = threading.Event()
-        self._told = State(0, "")
+        self._published = State(0, "")
         self._next = 0.0
 
-    # ---- what the run asks (see `session_run.WorkerLink`)
+    # ---- for the run (see `session_run.WorkerLink`)
 
     def stop_reason(self) -> str | None:
         if self._terminated is not None:
             return self._terminated
         if self.is_orphan:
-            fall_silent()
+            mute_output()
             return "the controller is gone"
         return self.shared.stop_reason
 
@@ -275,40 +273,40 @@ class Worker:
         return self.shared.listed("again")
 
     def reported_elsewhere(self) -> Collection[str]:
-        return self.shared.listed("told")
+        return self.shared.listed("reported")
 
     def assigned_items(self) -> Sequence[int]:
-        return self.shared.dealt_to(self.name)
+        return self.shared.assigned_to(self.name)
 
     def mark_failed(self, reason: str) -> None:
-        self.shared.break_off(reason)
+        self.shared.fail(reason)
 
     def publish(self, state: State) -> None:
-        """Let the controller know how things stand here, now and then."""
-        if state != self._told and time.monotonic() >= self._next:
-            self._told, self._next = state, time.monotonic() + REDRAW
+        """Publish the state of this worker, now and then."""
+        if state != self._published and time.monotonic() >= self._next:
+            self._published, self._next = state, time.monotonic() + REDRAW
             with suppress(OSError):  # the controller is gone, and its folder too
-                self.shared.tell(self.name, state)
+                self.shared.publish(self.name, state)
 
     def terminate(self, reason: str) -> None:
-        """Stop for a reason of this process's own: a signal. A test of another kind that runs right now is ended."""
+        """Stop because of a signal to this process. A test that is not a rollout is ended at once."""
         first, self._terminated = self._terminated is None, reason
         if first:
             self._end_test()
 
     def _end_test(self) -> None:
         if self._busy is not None and self._terminated is not None:
-            self._busy.shouldstop = self._terminated  # else xdist would take the test for one that killed its worker
+            self._busy.shouldstop = self._terminated  # else xdist would report that the test crashed its worker
             raise pytest.exit.Exception(self._terminated, pytest.ExitCode.TESTS_FAILED)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """The thread is there for the tests alone: one that outlived pytest-cov's start or end would crash coverage,
-        which then traces it and the main thread as if they were one.
+        """Watch in a thread while tests run. A thread that outlived pytest-cov's start or end would crash coverage,
+        which would trace it and the main thread as one.
         """
-        if threading.current_thread() is not threading.main_thread():  # only there signals are handled
+        if threading.current_thread() is not threading.main_thread():  # signals are only handled there
             return (yield)
-        thread = threading.Thread(target=self._look_out, name="rollouts-stop", daemon=True)
+        thread = threading.Thread(target=self._watch, name="rollouts-stop", daemon=True)
         thread.start()
         try:
             return (yield)
@@ -316,10 +314,10 @@ class Worker:
             self._over.set()
             thread.join()
 
-    def _look_out(self) -> None:
+    def _watch(self) -> None:
         while not self._over.wait(LOOK):
             if self._busy is not None and self._terminated is None and (self.shared.urgent or self.is_orphan):
-                os.kill(os.getpid(), signal.SIGTERM)  # wakes it, and comes back as `terminate`
+                os.kill(os.getpid(), signal.SIGTERM)  # wakes the test; the handler calls `terminate`
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -346,7 +344,7 @@ class Worker:
             self._busy = None
 
     def close(self) -> None:
-        """The session is over."""
+        """Leave the shared folder at the end of the session."""
         if self.is_orphan:
             self.shared.leave()
 
@@ -356,9 +354,10 @@ class Worker:
         return os.getppid() != self._controller
 
 
-def fall_silent() -> None:
-    """Nobody is there to hear what xdist has to say about a connection that is gone, and pytest's capturing turns up
-    again what was turned down: to be called whenever there may be something.
+def mute_output() -> None:
+    """Discard all output: xdist prints to a connection that is gone.
+
+    pytest's capturing restores the streams, so call it again whenever something may be printed.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

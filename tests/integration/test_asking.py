@@ -116,7 +116,9 @@ def test_two_roots_may_not_hold_tasks_of_one_id(project: Project, core: FakeCore
         project.task("sum", root=root)
     result = project.run("--harness", "codex", "--continue-on-collection-errors")
     assert outcomes(result) == {"passed": 1, "errors": 1}
-    assert f"two/sum: {project.path / 'one/sum'} is called 'sum' too; rename one of the tasks" in text_of(result)
+    assert f"two/sum: task id 'sum' is already used by {project.path / 'one/sum'}; rename one of the tasks" in text_of(
+        result
+    )
     assert len(core.sessions) == 1
 
 
@@ -157,7 +159,9 @@ def test_what_lies_in_a_task_is_refused(project: Project, argument: str) -> None
         "a", files={"test_x.py": "raise SystemExit('imported')", "conftest.py": "raise SystemExit('imported')"}
     )
     line = usage_error(project.run_apart(argument))
-    assert line.endswith(f"lies in a task folder, where nothing is a test; name the folder: {project.path / 'tasks/a'}")
+    assert line.endswith(
+        f"is inside a task folder, which contains no tests; pass the task instead: {project.path / 'tasks/a'}"
+    )
 
 
 def test_so_it_is_from_within(project: Project) -> None:
@@ -173,7 +177,7 @@ def test_so_it_is_from_within(project: Project) -> None:
         result = project.run_apart(cwd=cwd)
         assert "imported" not in text_of(result)
         assert len(node_ids(result)) == 0
-    assert "lies in a task folder" in usage_error(project.run_apart(cwd=folder / "files"))
+    assert "is inside a task folder" in usage_error(project.run_apart(cwd=folder / "files"))
 
 
 def test_links(project: Project, core: FakeCore) -> None:

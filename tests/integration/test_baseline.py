@@ -171,5 +171,5 @@ def test_a_gate_that_could_compare_nothing_is_refused_before_the_first_session(
     sessions = len(core.sessions)
     result = project.run_apart("tasks/a", "tasks/f", *GATE, *workers)
     assert result.ret == 4, text_of(result)
-    assert "has none of the selected tasks as they are now" in text_of(result)
+    assert "has no results of the selected tasks as they are now" in text_of(result)
     assert len(core.sessions) == sessions

@@ -106,7 +106,7 @@ def test_what_is_not_there_can_not_be_checked(sound: Project, arguments: tuple[s
 def test_a_project_without_tasks(project: Project) -> None:
     done = call(project.path, "check")
     assert done.returncode == 2
-    assert done.stderr.startswith("ERROR: no tasks: there is no folder")
+    assert done.stderr.startswith("ERROR: no tasks: folder ")
 
 
 def test_running_finds_what_reading_does_not(sound: Project) -> None:
@@ -158,7 +158,7 @@ def test_a_scaffold_passes_after_three_edits(project: Project, core: FakeCore) -
     for workers in ([], ["-n", "1"]):
         run = project.run("tasks", "--harness", "codex", *workers)
         assert outcomes(run) == {"errors": 1}, text_of(run)
-        assert "is still to be written, as TODO(new-task) in it says; see python -m pytest" in text_of(run)
+        assert "unfinished, it still contains TODO(new-task); to find it, run python -m pytest" in text_of(run)
     assert not core.requests
     assert project.run("tasks", "--harness", "codex", "--collect-only").ret == 0
     instruction = (folder / "instruction.md").read_text()

@@ -73,7 +73,7 @@ def test_without_a_gate_every_rollout_asserts_and_the_hint_names_the_option(proj
     result = project.run("tasks", "--samples", "2")
     assert result.ret == 1
     assert outcomes(result) == {"failed": 1, "passed": 1}
-    assert "; --rollout-gate can judge the run as a whole" in text_of(result)
+    assert "; use --rollout-gate to judge the run as a whole" in text_of(result)
     assert gate_lines(result) == []
 
 
@@ -122,7 +122,7 @@ def _creates(request: Request) -> bool:
         (["--rollout-gate", "mean>0.7"], "--rollout-gate: unknown gate 'mean>0.7'; use each"),
         (["--rollout-gate", "baseline"], "--rollout-gate baseline: requires a baseline; add --rollout-baseline"),
         (["--rollout-gate", "lost<=0"], "--rollout-gate lost<=0: requires a baseline"),
-        (["--rollout-gate", "pass@4>=0.5"], "--rollout-gate pass@4>=0.5 needs 4 samples a task, and 1 is planned;"),
+        (["--rollout-gate", "pass@4>=0.5"], "--rollout-gate pass@4>=0.5: needs 4 samples per task, but only 1 is"),
         (["--rollout-baseline", "nowhere.jsonl"], "--rollout-baseline: "),
         (["--rollout-allow-errors", "few"], "--rollout-allow-errors: expected a number of rollouts"),
     ],

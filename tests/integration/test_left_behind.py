@@ -158,7 +158,7 @@ def test_folders_of_kept_files_are_refused_under_any_name(project: Project, cana
     ):
         for args in ((), ("--samples", "1")):
             told = usage_error(project.run(path, *args))
-            assert f"lies in {project.path}/runs/{name}, which holds what agents left" in told
+            assert f"is inside {project.path}/runs/{name}, which holds what agents left" in told
     told = usage_error(project.run_apart(cwd=project.path / folder))
     assert "which holds what agents left" in told
     assert list(canaries.iterdir()) == []

@@ -94,7 +94,7 @@ def test_nothing_below_a_task_is_imported_however_it_is_named(project: Project, 
         assert not sprung.exists(), args
     (project.path / "link").symlink_to(project.path / "tasks/good/files")
     for path in ("tasks/good/files", "tasks/good/tests/test_x.py", "link", "link/test_x.py"):
-        assert "lies in a task folder, where nothing is a test" in usage_error(project.run(path))
+        assert "is inside a task folder, which contains no tests" in usage_error(project.run(path))
         assert not sprung.exists(), path
 
 

@@ -186,7 +186,7 @@ def test_workers_that_always_die_come_to_an_end(project: Project, core: FakeCore
         ended = pytest_.end()
     assert ended.code == 1, ended.text
     assert "maximum crashed workers reached: 8" in ended.text
-    assert "finished, though pytest never heard of them" in ended.text or "not run: a" in ended.text
+    assert "finished but were not reported to pytest" in ended.text or "not run: a" in ended.text
     rows(project)
     assert set(attempts(core).values()) == {1}
 

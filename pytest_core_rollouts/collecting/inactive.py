@@ -1,4 +1,4 @@
-"""Tasks in a session that did not ask for rollouts: left alone, and told of in one line."""
+"""Tasks in a session without rollouts: nothing is collected from them, and one line names them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_core_rollouts.tasks.folders import count_tasks, is_task_folder, sett
 
 
 def header(config: pytest.Config) -> str | None:
-    """The line that says which tasks there are; None in a project without any."""
+    """Return the line that says which tasks there are; None in a project without tasks."""
     roots = roots_of(config)
     found = [f"{tasks} task{'s' if tasks > 1 else ''}"] if (tasks := count_tasks(roots)) else []
     places = [shown(root, config) for root in roots] if tasks else []
@@ -28,32 +28,32 @@ def header(config: pytest.Config) -> str | None:
 
 
 def shown(path: Path, config: pytest.Config) -> str:
-    """A path as short as it can be given from where pytest was called."""
+    """Return a path relative to where pytest was called, if it is below that."""
     here = config.invocation_params.dir
     return os.path.relpath(path, here) if path.is_relative_to(here) else str(path)
 
 
 def ignore(path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the tasks, and what agents left."""
+    """Leave out tasks and what agents left."""
     left_out = path.is_dir() and (is_kept(path) or is_task_folder(path, roots_of(config)))
     return True if left_out else None
 
 
 def is_kept(path: Path) -> bool:
-    """Whether a folder that pytest comes by holds what agents left, or is a link to such a one."""
+    """Whether a folder holds what agents left, or is a link to such a folder."""
     return kept_folder_around(path) is not None if path.is_symlink() else is_kept_folder(path)
 
 
 def directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """A task folder that is collected all the same, since a setting of pytest names it, holds no tests."""
+    """Return a collector without tests for a task folder that a setting of pytest names; None for any other folder."""
     if not is_task_folder(path, roots_of(parent.config)):
         return None
-    kind = RefusedFolder if settings_of_pytest(path) else LeftAlone
+    kind = RefusedFolder if settings_of_pytest(path) else InactiveTaskDirectory
     return kind.from_parent(parent, path=path)
 
 
-class LeftAlone(pytest.Directory):
-    """A task folder that nobody asked to run."""
+class InactiveTaskDirectory(pytest.Directory):
+    """A task folder in a session without rollouts: it holds no tests."""
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         return ()

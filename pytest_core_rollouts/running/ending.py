@@ -1,4 +1,4 @@
-"""The end of a run: leftovers swept, the table made from the JSONL, all of it told."""
+"""The end of a run: sweeps leftover Sessions, makes the table from the JSONL, and prints it all."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from pytest_core_rollouts.report.markdown import append_summary, markdown
 from pytest_core_rollouts.report.markdown import terminal as terminal_table
 from pytest_core_rollouts.results.summary import Summary, slimmed, summarize
 from pytest_core_rollouts.rollout.session_deletion import Sweep
-from pytest_core_rollouts.running import judging
-from pytest_core_rollouts.running.judging import Judged
+from pytest_core_rollouts.running import gates
+from pytest_core_rollouts.running.gates import GateResults
 from pytest_core_rollouts.running.session_run import SessionRun
 from pytest_core_rollouts.tasks.matrix import name_rollouts, run_began
 from pytest_core_rollouts.text import one_line
 
 LEAST_SWEEP = 1.5
-"""Seconds for the sweep when a stop has used up its time: enough to find, and so to name, what is left."""
+"""Seconds for the sweep when a stop has used up its time: enough to find and name what is left."""
 NOT_RUN_LINES = 20
 
 
 @dataclass
 class Ending:
-    """What the end of the session says about its rollouts."""
+    """What is reported at the end of a session."""
 
     run: SessionRun
     summary: Summary = field(default_factory=lambda: summarize(()))
     not_run: list[str] = field(default_factory=list)
-    """A line per task and agent of which samples did not run."""
-    judged: Judged = field(default_factory=Judged)
+    """A line for each task and agent with samples that did not run."""
+    judged: GateResults = field(default_factory=GateResults)
     swept: Sweep = field(default_factory=Sweep)
     html: HtmlReport | None = None
     problems: list[str] = field(default_factory=list)
-    lacking: bool = False
-    """Whether some rollout has no reward yet."""
+    incomplete: bool = False
+    """Whether a rollout has no reward yet."""
 
     @property
     def green(self) -> bool:
-        """Whether the rollouts give no reason of their own to fail the session."""
+        """Whether the rollouts as a whole give no reason to fail the session."""
         return not self.not_run and not self.problems and self.judged.passed
 
     def write(self, terminal: pytest.TerminalReporter, warnings: list[str]) -> None:
-        """The table, what is missing or left behind, the gate's verdict, where the rows are."""
+        """Write the table, what is missing or left behind, the verdicts of gates, and where the rows are."""
         config = self.run.config
         terminal.write_sep("=", "rollouts")
         whole, width = terminal.verbosity > 0, config.get_terminal_writer().fullwidth
@@ -90,20 +90,20 @@ class Ending:
     def _hint(self) -> str | None:
         if self.run.settings.soft or self.summary.samples[1] < 2 or self.summary.solved == self.summary.graded:
             return None
-        return "every rollout had to solve its task; --rollout-gate can judge the run as a whole"
+        return "every rollout had to solve its task; use --rollout-gate to judge the run as a whole"
 
     @property
     def _collects(self) -> bool:
         return any(gate.expression == "none" for gate in self.run.settings.gates)
 
     def _resume(self) -> str | None:
-        """How to get the results that are lacking."""
-        if not self.lacking or self.run.settings.replay is not None or not self.run.out.exists():
+        """Say how to get the missing results."""
+        if not self.incomplete or self.run.settings.replay is not None or not self.run.out.exists():
             return None
         return f"to finish: {self.run.masked(self.run.resume_command)}"
 
     def _notes(self) -> Iterator[str]:
-        """What there is to know about the run as a whole."""
+        """Yield notes about the run as a whole."""
         run = self.run
         if run.resumed is not None:
             reused = len(run.reused)
@@ -117,7 +117,7 @@ class Ending:
 
 
 def finish(run: SessionRun) -> Ending:
-    """Close the run: sweep its Sessions, stop its Core, sum up its rows."""
+    """Close the run: sweep its Sessions, stop its Core, summarize its rows."""
     ending = Ending(run)
     if run.may_have_sessions:
         ending.swept = run.engine.sweep(
@@ -128,19 +128,21 @@ def finish(run: SessionRun) -> Ending:
         ending.problems.append(run.store.failure)
     seen: dict[str, str] = {}
     try:
-        rows = list(slimmed(_noting(run.store.rows(run.run_id), seen)))
+        rows = list(slimmed(_note_status(run.store.rows(run.run_id), seen)))
         graded = {row.rollout_id for row in rows if row.graded}
-        ending.lacking = any(rollout_id not in graded for rollout_id in run.selected)
+        ending.incomplete = any(rollout_id not in graded for rollout_id in run.selected)
         ending.summary = summarize(rows, planned=len(run.selected))
-        ending.judged = judging.ask(run, rows, ending.summary)
+        ending.judged = gates.judge_run(run, rows, ending.summary)
     except RecordsError as error:
         ending.problems.append(str(error))
     ending.not_run = list(
         name_rollouts(one for key, one in run.selected.items() if key not in seen and key not in run.reused)
     )
-    if untold := [one for one in run.selected if seen.get(one, "cancelled") != "cancelled" and one not in run.reported]:
-        names = ", ".join(untold[:3]) + (", ..." if len(untold) > 3 else "")
-        ending.problems.append(f"finished, though pytest never heard of them: {len(untold)} rollouts ({names})")
+    if unreported := [
+        one for one in run.selected if seen.get(one, "cancelled") != "cancelled" and one not in run.reported
+    ]:
+        names = ", ".join(unreported[:3]) + (", ..." if len(unreported) > 3 else "")
+        ending.problems.append(f"{len(unreported)} rollouts finished but were not reported to pytest: {names}")
     _write_markdown(run.settings.report, ending)
     if run.settings.html is not None:
         _write_html(run.settings.html, ending)
@@ -148,27 +150,27 @@ def finish(run: SessionRun) -> Ending:
 
 
 def _sweep_seconds(run: SessionRun) -> float:
-    """What is left of the time that a stop may take: CI kills what has not ended some ten seconds after its SIGTERM."""
+    """Return the seconds left for the sweep: CI kills a process some ten seconds after its SIGTERM."""
     run.note_stop()
     assert run.stop_deadline is not None
     return max(LEAST_SWEEP, run.stop_deadline - time.monotonic())
 
 
 def _began(run: SessionRun) -> float:
-    """When the run began, in Unix time; of two clocks that disagree since then the one that says earlier."""
+    """Return when the run began (Unix time). If two clocks disagree, the earlier time counts."""
     began = (run_began(run.run_id) if run.resumed is not None else None) or run.started_at
     return min(began.timestamp(), time.time() - (time.monotonic() - run.started))
 
 
 def _spare(run: SessionRun) -> str | None:
-    """Why Sessions are not to be deleted: they hold results that are nowhere else."""
+    """Say why Sessions must not be deleted: they hold the only copy of results."""
     if run.store.failure is None:
         return None
-    return "its result could not be written; --rollout-resume takes it from there"
+    return "its result could not be written; --rollout-resume reads it from the Session"
 
 
-def _noting(records: Iterable[tuple[RolloutRecord, bool]], seen: dict[str, str]) -> Iterator[RolloutRecord]:
-    """The records; `seen` gets the status of those that this session wrote."""
+def _note_status(records: Iterable[tuple[RolloutRecord, bool]], seen: dict[str, str]) -> Iterator[RolloutRecord]:
+    """Yield the records. `seen` gets the status of those that this session wrote."""
     for record, new in records:
         if new:
             seen[record.rollout_id] = record.status
@@ -176,28 +178,28 @@ def _noting(records: Iterable[tuple[RolloutRecord, bool]], seen: dict[str, str])
 
 
 def _write_markdown(report: Path | None, ending: Ending) -> None:
-    """The report as Markdown: into a file of its own, and onto the page of a GitHub Actions job."""
+    """Write the report as Markdown: to its file, and to the summary page of a GitHub Actions job."""
     page = os.environ.get("GITHUB_STEP_SUMMARY")
     if report is None and not page:
         return
     judged = ending.judged
     text = markdown(ending.summary, verdicts=list(map(str, judged.judgments)), appendix=judged.changes())
     if report is not None:
-        with _told(f"--rollout-report: {report}", ending.problems):
+        with _collect_os_error(f"--rollout-report: {report}", ending.problems):
             report.parent.mkdir(parents=True, exist_ok=True)
             report.write_text(text, encoding="utf-8")
     if page:
-        with _told(f"GITHUB_STEP_SUMMARY: {page}", ending.problems):
+        with _collect_os_error(f"GITHUB_STEP_SUMMARY: {page}", ending.problems):
             append_summary(Path(page), text)
 
 
 @contextlib.contextmanager
-def _told(what: str, problems: list[str]) -> Iterator[None]:
-    """What can't be written is told among the problems, and costs nothing else."""
+def _collect_os_error(label: str, problems: list[str]) -> Iterator[None]:
+    """Add an OSError to the problems instead of raising it."""
     try:
         yield
     except OSError as error:
-        problems.append(f"{what}: {error.strerror or error}")
+        problems.append(f"{label}: {error.strerror or error}")
 
 
 def _write_html(path: Path, ending: Ending) -> None:

@@ -1,4 +1,4 @@
-"""Gates and the baseline in a pytest session: checked before the first rollout, asked after the last."""
+"""Gates and the baseline in a pytest session: checked before the first rollout, evaluated after the last."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pytest_core_rollouts.running.session_run import SessionRun
 
 
-def prepare(run: SessionRun) -> Baseline | None:
-    """The baseline, if one was given. Raises pytest.UsageError for a gate that could never be decided."""
+def load_and_check(run: SessionRun) -> Baseline | None:
+    """Return the baseline, if one was given. Raises pytest.UsageError for a gate that can't be decided."""
     settings = run.settings
     baseline = None
     if settings.baseline is not None:
@@ -33,7 +33,7 @@ def prepare(run: SessionRun) -> Baseline | None:
     for gate in settings.gates:
         if gate.needs_samples > most:
             raise pytest.UsageError(
-                f"--rollout-gate {gate.expression} needs {gate.needs_samples} samples a task, and {most} "
+                f"--rollout-gate {gate.expression}: needs {gate.needs_samples} samples per task, but only {most} "
                 f"{'is' if most == 1 else 'are'} planned; add --samples {gate.needs_samples}"
             )
         if gate.needs_baseline and baseline is not None:
@@ -54,11 +54,10 @@ def _require_agents(run: SessionRun, baseline: Baseline, gate: str) -> None:
             )
 
 
-def outlook(run: SessionRun, task_of: Callable[[str], Task | None]) -> Iterator[str]:
-    """What a replay leaves out and what the gate `baseline` will be able to see: said before anything is paid for.
+def preflight_lines(run: SessionRun, task_of: Callable[[str], Task | None]) -> Iterator[str]:
+    """Yield what a replay leaves out, and which changes the gate `baseline` can detect, before anything is paid for.
 
-    `task_of` gives a task by its id, None where it can't be told. Raises pytest.UsageError where the gate could see
-    nothing.
+    `task_of` returns a task by its id, None if it isn't known. Raises pytest.UsageError if nothing can be compared.
     """
     yield from _replayed(run)
     baseline = run.baseline
@@ -79,13 +78,13 @@ def outlook(run: SessionRun, task_of: Callable[[str], Task | None]) -> Iterator[
             yield from (f"gate baseline{whose} can {sight}" for sight in detectable_changes(seen))
     if blind:
         raise pytest.UsageError(
-            f"--rollout-gate baseline: {baseline.path} has none of the selected tasks as they are now, so that nothing "
-            "could be compared; select others, or run without this gate once to get their baseline"
+            f"--rollout-gate baseline: {baseline.path} has no results of the selected tasks as they are now, so "
+            "nothing can be compared; select other tasks, or run once without this gate to get a baseline"
         )
 
 
 def _is_as_before(score: TaskScore, agent: AgentScore, task: Task | None) -> bool:
-    """Whether a task of the baseline can be compared, as far as can be told before the run."""
+    """Whether a task of the baseline can be compared, as far as is known before the run."""
     if task is None:
         return True
     expected_to_fail = task.xfail is not None and task.xfail.applies_to(agent.harness, agent.model, agent.name)
@@ -104,12 +103,12 @@ def _replayed(run: SessionRun) -> Iterator[str]:
 
 
 @dataclass
-class Judged:
-    """What gates and comparisons say about a run."""
+class GateResults:
+    """The results of gates and comparisons for a run."""
 
     judgments: list[Judgment] = field(default_factory=list)
     comparisons: list[tuple[Comparison, str, str]] = field(default_factory=list)
-    """Each with what its sides are called."""
+    """Each with the names of its sides."""
 
     @property
     def passed(self) -> bool:
@@ -120,23 +119,25 @@ class Judged:
         return any(judgment.passed is None for judgment in self.judgments)
 
     def changes(self, *, width: int | None = None, whole: bool = True) -> list[str]:
-        """The comparisons as text."""
+        """Return the comparisons as text."""
         return [changes(*compared, width=width, whole=whole) for compared in self.comparisons]
 
 
-def ask(run: SessionRun, rows: list[RolloutRecord], summary: Summary) -> Judged:
-    """Ask every gate, if there is one beside each rollout's own assertion, and compare with the baseline."""
+def judge_run(run: SessionRun, rows: list[RolloutRecord], summary: Summary) -> GateResults:
+    """Evaluate the gates, if there are any, and compare with the baseline."""
     settings = run.settings
     judged = summarize(rows, planned=len(run.selected), judged=True)
-    said = Judged(comparisons=comparisons(judged, run.baseline))
-    if settings.soft or settings.allow_errors is not None:  # what an allowed error hides, `each` must not overlook
-        said.judgments = judge(settings.gates, judged, run.baseline, _without_xfails(run.agent_tasks, summary))
+    results = GateResults(comparisons=comparisons(judged, run.baseline))
+    if (
+        settings.soft or settings.allow_errors is not None
+    ):  # `each` must count the errors that --rollout-allow-errors hides
+        results.judgments = judge(settings.gates, judged, run.baseline, _without_xfails(run.agent_tasks, summary))
     if settings.allow_errors is not None:
-        said.judgments.append(settings.allow_errors.judge(judged))
-    return said
+        results.judgments.append(settings.allow_errors.judge(judged))
+    return results
 
 
 def _without_xfails(chosen: Mapping[Identity, frozenset[str]], summary: Summary) -> Mapping[Identity, frozenset[str]]:
-    """The tasks chosen, but for those that were expected to fail: no gate asks for them."""
+    """Return the chosen tasks except those that were expected to fail: no gate needs them."""
     xfails = {agent.identity: {score.task for score in agent.tasks if score.xfail} for agent in summary.agents}
     return {identity: tasks - xfails.get(identity, set()) for identity, tasks in chosen.items()}

@@ -12,28 +12,28 @@ import pytest
 
 from pytest_core_rollouts.collecting import task_data
 from pytest_core_rollouts.collecting.collect import RolloutFault, RolloutItem, run_key
+from pytest_core_rollouts.collecting.inactive import shown
 from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
-from pytest_core_rollouts.collecting.unasked import shown
 from pytest_core_rollouts.options import task_sources
 from pytest_core_rollouts.options.settings import Settings, read_settings, settings_key
 from pytest_core_rollouts.records.jsonable import jsonable
-from pytest_core_rollouts.running import finish, runloop
+from pytest_core_rollouts.running import completion_order, ending
 from pytest_core_rollouts.running.session_run import SessionRun
 from pytest_core_rollouts.running.signals import Signals
-from pytest_core_rollouts.running.workers import Controller, Worker, fall_silent
+from pytest_core_rollouts.running.workers import Controller, Worker, mute_output
 from pytest_core_rollouts.tasks.grader_pool import POOL
 from pytest_core_rollouts.text import reward_text
 
 DRY = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_per_test")
-"""pytest's options under which nothing is run."""
+"""pytest's options under which nothing runs."""
 
 
 def begin(config: pytest.Config) -> None:
-    """Rollouts were asked for: aim pytest at the tasks, and take part in its run unless nothing is to be run."""
+    """Start a session with rollouts: aim pytest at the tasks, and register the hooks unless it is a dry run."""
     config.stash[settings_key] = settings = read_settings(config)
     if settings.aimed and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = existing_roots(settings, task_sources.files(config))
-    if not hasattr(config, "workerinput"):  # the controller has looked
+    if not hasattr(config, "workerinput"):  # the controller has checked it
         task_data.refuse_collected(config)
     if any(config.getoption(name, False) for name in DRY):
         return
@@ -43,12 +43,15 @@ def begin(config: pytest.Config) -> None:
     config.pluginmanager.register(SessionPlugin(run, signals, worker), "core-rollouts-session")
     if not run.is_worker and config.getoption("dist", "no") != "no":
         if settings.concurrency not in (None, 1) and config.getoption("dist") != "load":
-            raise pytest.UsageError("--rollout-concurrency under -n deals out the rollouts itself; leave out --dist")
+            raise pytest.UsageError(
+                "--dist: can't be combined with --rollout-concurrency, which assigns rollouts to workers itself; "
+                "remove --dist"
+            )
         config.pluginmanager.register(Controller(run, signals), "core-rollouts-controller")
 
 
 def header(config: pytest.Config) -> str | None:
-    """The line that says which run this is and where its rows go; None where nothing is run."""
+    """Return the line that names the run and its JSONL; None in a dry run."""
     run = config.stash.get(run_key, None)
     if run is None:
         return None
@@ -57,12 +60,13 @@ def header(config: pytest.Config) -> str | None:
 
 
 def existing_roots(settings: Settings, sources: Sequence[Path] = ()) -> list[str]:
-    """The tasks roots that are there, and files elsewhere that make tasks. Raises pytest.UsageError when none is."""
+    """Return the tasks roots that exist, and files elsewhere that make tasks. Raises pytest.UsageError without any."""
     roots = [str(root) for root in settings.roots if root.is_dir()]
     roots += [str(file) for file in sources if not any(file.is_relative_to(root) for root in roots)]
     if not roots:
         raise pytest.UsageError(
-            f"no tasks: there is no folder {', '.join(map(str, settings.roots))} (ini key rollout_tasks names others)"
+            f"no tasks: folder {', '.join(map(str, settings.roots))} not found; "
+            "the ini key rollout_tasks names other folders"
         )
     return roots
 
@@ -71,47 +75,47 @@ Status = tuple[str, str, Any]
 
 
 def soft_status(report: pytest.TestReport, *, soft: bool) -> Status | None:
-    """How a rollout shows where a gate decides about it: not red. None: as pytest shows it."""
-    told = dict(report.user_properties)
-    if report.when != "call" or hasattr(report, "wasxfail") or "status" not in told:
+    """Return how a rollout is shown if a gate judges it: not red. None: as pytest shows it."""
+    properties = dict(report.user_properties)
+    if report.when != "call" or hasattr(report, "wasxfail") or "status" not in properties:
         return None
-    if report.skipped and told.get("reward") is None:
+    if report.skipped and properties.get("reward") is None:
         return "errored", "e", ("ERRORED", {"yellow": True})
     if not (soft and report.passed):
         return None
-    return ("solved", ".", ("SOLVED", {"green": True})) if told.get("solved") else UNSOLVED
+    return ("solved", ".", ("SOLVED", {"green": True})) if properties.get("solved") else UNSOLVED
 
 
 UNSOLVED: Status = ("unsolved", "u", ("UNSOLVED", {"yellow": True}))
 
 SUMMARY_CHARACTERS = {"unsolved": "xpP", "errored": "sxpP", "solved": "pP"}
-"""Letters of -r that list each of our outcomes: -ra all but the solved, -rA all."""
+"""Letters of -r that list each of our outcomes: -ra all except solved ones, -rA all."""
 
 
 def outcome_lines(terminal: pytest.TerminalReporter) -> Iterator[str]:
-    """Lines for pytest's short summary, as `-r` asks for them."""
+    """Yield lines for pytest's short summary, as `-r` selects them."""
     for category, letters in SUMMARY_CHARACTERS.items():
         if not set(letters) & set(terminal.reportchars):
             continue
         for report in terminal.stats.get(category, ()):
-            told = dict(report.user_properties)
+            properties = dict(report.user_properties)
             reward = (
-                f"reward {reward_text(told['reward'])} ({told['status']})"
+                f"reward {reward_text(properties['reward'])} ({properties['status']})"
                 if category != "errored"
-                else str(told["status"])
+                else str(properties["status"])
             )
             yield f"{category.upper()} {report.nodeid} - {reward}"
 
 
-class Account(str):
-    """Why a rollout failed. Within a line, as in pytest's summary on CI and under -vv, it is its first line alone."""
+class FirstLineSummary(str):
+    """Why a rollout failed. Only its first line is formatted into pytest's summary, on CI and under -vv."""
 
     def __format__(self, spec: str) -> str:
         return format(self.partition("\n")[0], spec)
 
 
 class SessionPlugin:
-    """The hooks of a session that runs rollouts; registered only when rollouts were asked for."""
+    """The hooks of a session that runs rollouts; registered only if rollouts are requested."""
 
     def __init__(self, run: SessionRun, signals: Signals, worker: Worker | None) -> None:
         self.run = run
@@ -122,16 +126,16 @@ class SessionPlugin:
         if worker is None:
             signals.interrupt_pytest()
         else:
-            signals.note(worker.terminate)
+            signals.stop_on_sigterm(worker.terminate)
             run.config.pluginmanager.register(worker, "core-rollouts-worker")
-        self.ending: finish.Ending | None = None
+        self.ending: ending.Ending | None = None
         self.warnings: list[str] = []
 
     # ---- before the first rollout
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         if isinstance(sys.exc_info()[1], (KeyboardInterrupt, pytest.exit.Exception)):
-            return  # pytest calls this hook on its way out, too
+            return  # pytest also calls this hook when it is interrupted
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             return
         rollouts = [item for item in session.items if isinstance(item, RolloutItem)]
@@ -149,7 +153,7 @@ class SessionPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        done = runloop.run_items(session, self.run)
+        done = completion_order.run_items(session, self.run)
         if done and self.run.display is not None:
             self.run.display.conclude()
         return done
@@ -157,9 +161,9 @@ class SessionPlugin:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
         if self.last is not None:
-            self.last.outcome = None  # pytest keeps items to its end; what a rollout came to is on disk
+            self.last.outcome = None  # pytest keeps items until it ends; the outcome is on disk
         self.last = item if isinstance(item, RolloutItem) else None
-        return runloop.wait_before(item, self.run)
+        return completion_order.wait_before(item, self.run)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -171,16 +175,15 @@ class SessionPlugin:
         if isinstance(item, RolloutItem):
             self._mask(report)
         if isinstance(item, RolloutItem) and item.outcome is not None and report.when != "teardown":
-            # a rollout's duration is its own, told once, wherever pytest waited for it
-            tells = report.when == "call" or report.failed
-            tells = tells and not item.outcome.reused  # the session that ran it has told it
-            report.duration = (item.outcome.record.duration_s or 0.0) if tells else 0.0
+            # The rollout's own duration, reported once, and not the time that pytest waited for it
+            counts = (report.when == "call" or report.failed) and not item.outcome.reused
+            report.duration = (item.outcome.record.duration_s or 0.0) if counts else 0.0
         return report
 
     def _mask(self, report: pytest.TestReport) -> None:
-        """What pytest shows of a rollout's item: tracebacks, with locals under -l, captured output, properties.
+        """Mask secrets in what pytest shows of an item: tracebacks, with locals under -l, captured output, properties.
 
-        No secrets, and plain values: others' hooks put there what aborts xdist (a lone surrogate, a path, a Decimal).
+        Values are made plain: others' hooks may put there what aborts xdist (a lone surrogate, a path, a Decimal).
         """
         if isinstance(report.longrepr, tuple):
             path, line, reason = report.longrepr
@@ -202,28 +205,28 @@ class SessionPlugin:
             return status
         status = soft_status(report, soft=self.run.settings.soft) or status
         display = self.run.display
-        # without its letter; the word is not shown where letters are, and makes pytest count the test as done
+        # Suppress the letter but keep the verbose word, so that pytest still counts the test.
         return (status[0], "", status[2]) if display is not None and display.hides_letters else status
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> Generator[None, object, object]:
-        with self._aside(nodeid):
+        with self._paused(nodeid):
             return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
         named = self.node_ids.read(report.nodeid)
         if named is not None and isinstance(report.longrepr, str) and not self.run.is_worker:
-            report.longrepr = Account(report.longrepr)
-        with self._aside(report.nodeid):
+            report.longrepr = FirstLineSummary(report.longrepr)
+        with self._paused(report.nodeid):
             result = yield
         if named is not None:
             self._note(named, report)
         return result
 
-    def _aside(self, node_id: str) -> AbstractContextManager[None]:
+    def _paused(self, node_id: str) -> AbstractContextManager[None]:
         display = self.run.display
-        return nullcontext() if display is None else display.aside(silent=self.node_ids.read(node_id) is not None)
+        return nullcontext() if display is None else display.paused(silent=self.node_ids.read(node_id) is not None)
 
     def _note(self, named: NamedRollout, report: pytest.TestReport) -> None:
         rollout_id = self.run.rollout_id(named.task_id, named.agent, named.sample)
@@ -233,12 +236,12 @@ class SessionPlugin:
             return  # by pytest-rerunfailures, or after a crash: another report follows
         if report.when == "call" or report.failed:
             self.run.reported.add(rollout_id)
-            told: dict[str, Any] = dict(report.user_properties)
-            if told.get("reused"):
+            properties: dict[str, Any] = dict(report.user_properties)
+            if properties.get("reused"):
                 self.run.reused.add(rollout_id)
             self.warnings += [str(text) for name, text in report.user_properties if name == "rollout_warning"]
             if (display := self.run.display) is not None:
-                display.progress.note(told.get("reward"), told.get("tokens"), report.duration)
+                display.progress.note(properties.get("reward"), properties.get("tokens"), report.duration)
                 display.tick()
 
     # ---- after the last one
@@ -250,12 +253,12 @@ class SessionPlugin:
         if self.worker is None:
             self.signals.end_at_once(self.run.abort_message)
         elif self.worker.is_orphan:
-            fall_silent()
+            mute_output()
         self.run.stop("the session ended")
         if self.worker is not None:
             self.worker.close()
         if not self.run.is_worker and (self.run.ready or self._all_skipped(session.exitstatus)):
-            self.ending = finish.finish(self.run)
+            self.ending = ending.finish(self.run)
             if session.exitstatus == pytest.ExitCode.OK and not self.ending.green:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
             if self.run.store.failure is not None:
@@ -263,12 +266,12 @@ class SessionPlugin:
         self.signals.restore()
 
     def _all_skipped(self, status: int | pytest.ExitCode) -> bool:
-        """Whether a gate is to be asked although no rollout was to run: then it does not pass."""
+        """Whether all rollouts were skipped and there is a gate: it does not pass then."""
         return bool(self.run.settings.soft and self.run.agent_tasks and status == pytest.ExitCode.OK)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, object, object]:
-        """Ours comes last, behind pytest's own list of what failed, which would scroll the table away."""
+        """Write our summary last: pytest's list of failures would scroll the table away."""
         result = yield
         for line in outcome_lines(terminalreporter):
             terminalreporter.write_line(line)

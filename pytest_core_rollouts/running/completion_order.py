@@ -1,8 +1,8 @@
 """pytest's loop in completion order: rollouts are reported as they finish, not in the order they were collected.
 
-Other tests of the same run come first, in their own order and with their own fixtures, and have the process to
-themselves: they stop clocks, forbid sockets, put another file system in place of the real one. A rollout in flight then
-would meet faults that are none, and lose its row. One that a marker may skip is started only when pytest comes to it.
+Other tests of the same run come first, in their own order, with their own fixtures and without rollouts in flight: they
+stop clocks, forbid sockets or replace the file system. A rollout in flight would fail for that, and lose its row.
+A rollout that a marker may skip starts only when pytest comes to it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pytest_core_rollouts.running.session_run import SessionRun
 
 
 class Boundary(pytest.Item):
-    """Only ever a `nextitem`: it keeps the session's fixtures alive between items whose order is not known yet."""
+    """A `nextitem` that never runs: it keeps the session's fixtures alive while the next item is not known yet."""
 
     def runtest(self) -> None:
         raise AssertionError("a boundary is never run")
 
 
 def run_items(session: pytest.Session, run: SessionRun) -> bool | None:
-    """Run all items; None where pytest's own loop is to go on, or that of an xdist worker, which may not reorder."""
+    """Run all items. Returns None to leave it to pytest's loop, or to that of an xdist worker, which can't reorder."""
     rollouts = [item for item in session.items if isinstance(item, RolloutItem)]
     if not rollouts or run.is_worker:
         return None
@@ -37,7 +37,7 @@ def run_items(session: pytest.Session, run: SessionRun) -> bool | None:
 def wait_before(item: pytest.Item, run: SessionRun) -> bool | None:
     """In a worker, wait for the rollout before its protocol starts, so that one that will not run is not reported.
 
-    Where it knows its own part of the items beforehand, it keeps several of them in flight; other tests come first.
+    A worker that knows its items in advance keeps several rollouts in flight; other tests come first.
     """
     if not run.is_worker:
         return None
