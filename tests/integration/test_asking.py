@@ -47,7 +47,7 @@ def test_what_is_collected(mixed: Project, args: tuple[str, ...], expected: list
     assert node_ids(mixed.run("--collect-only", "-q", *args)) == expected
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
 def test_what_is_named_twice_runs_once(mixed: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     result = mixed.run("--keep-duplicates", "tests", "tests", "tasks/a", "tasks/a", *workers)
     assert outcomes(result)["passed"] == 5, text_of(result)  # other tests are pytest's business

@@ -18,7 +18,7 @@ def page(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
 def test_the_report_is_appended_to_the_page_once(project: Project, page: Path, workers: tuple[str, ...]) -> None:
     project.task()
     args = ("--samples", "2", "--rollout-gate", "mean>=0.5", "--rollout-report", "report.md", *workers)

@@ -216,7 +216,9 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("args", [(), ("-v",), ("-q",), ("-n", "2"), ("-s",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "args", [(), ("-v",), ("-q",), pytest.param(("-n", "2"), marks=pytest.mark.slow), ("-s",)], ids=" ".join
+)
 def test_a_log_gets_a_line_now_and_then(paced: Project, args: tuple[str, ...]) -> None:
     result = paced.run("tasks", "tests", *args)
     assert outcomes(result) == {"passed": 10, "failed": 4}

@@ -152,7 +152,7 @@ def test_a_locale_without_utf8_changes_neither_requests_nor_rows(
     assert rows[1][0] == "café"
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
 def test_a_task_goes_by_its_name_in_a_locale_without_utf8(project: Project, workers: tuple[str, ...]) -> None:
     project.task("sql/naïve 🎉")
     result = project.run_apart("tasks", "--samples", "2", *workers, env=ASCII)
@@ -180,7 +180,7 @@ def test_settings_name_files_in_a_locale_without_utf8(project: Project) -> None:
     assert rows[0]["agent"] == rows[1]["agent"]
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
 @pytest.mark.parametrize("verbosity", ["on CI", "-vv"])
 def test_an_account_is_told_once(
     project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...], verbosity: str

@@ -10,7 +10,7 @@ from tests.support.fake_core import FakeCore, Script
 BROKEN = Script(turn_status="failed", error={"code": "internal_error", "message": "It broke."})
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
 def test_rewards_decide_nothing(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     project.unit_tests()
     project.task()

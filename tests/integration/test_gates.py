@@ -93,7 +93,7 @@ def test_an_interrupted_run_stays_2(project: Project, core: FakeCore) -> None:
     assert result.ret == 2, text_of(result)
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.slow)])
 def test_a_collection_error_stays_red(project: Project, workers: tuple[str, ...]) -> None:
     for name in "abc":
         project.task(name)
@@ -105,7 +105,7 @@ def test_a_collection_error_stays_red(project: Project, workers: tuple[str, ...]
     assert outcomes(result) == {"errors": 1, "solved": 3}
 
 
-@pytest.mark.parametrize("workers", [(), ("-n2",)])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.slow)])
 def test_an_internal_error_stays_3(project: Project, workers: tuple[str, ...]) -> None:
     project.task("a")
     project.write("conftest.py", "def pytest_runtest_logfinish(nodeid):\n    raise RuntimeError(nodeid)\n")
@@ -137,7 +137,7 @@ def test_a_gate_that_makes_no_sense_is_4_before_anything_is_paid_for(
     assert not project.results
 
 
-@pytest.mark.parametrize("args", [("-k", "nothing"), ("-k", "nothing", "-n2")])
+@pytest.mark.parametrize("args", [("-k", "nothing"), pytest.param(("-k", "nothing", "-n2"), marks=pytest.mark.slow)])
 def test_nothing_selected_stays_5(project: Project, core: FakeCore, args: tuple[str, ...]) -> None:
     project.task("a")
     result = project.run_apart("tasks", "--rollout-gate", "mean>=0", *args)
@@ -145,7 +145,7 @@ def test_nothing_selected_stays_5(project: Project, core: FakeCore, args: tuple[
     assert not core.sessions
 
 
-@pytest.mark.parametrize("args", [(), ("-n2",)])
+@pytest.mark.parametrize("args", [(), pytest.param(("-n2",), marks=pytest.mark.slow)])
 def test_nothing_but_skipped_rollouts_passes_no_gate(project: Project, args: tuple[str, ...]) -> None:
     project.task("a", yaml="skip: not today\n")
     result = project.run_apart("tasks", "--rollout-gate", "none", *args)

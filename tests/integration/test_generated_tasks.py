@@ -45,7 +45,7 @@ def test_the_options_run_them(sums: Project, workers: tuple[str, ...]) -> None:
     assert "passed" not in outcomes(again)
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
 @pytest.mark.parametrize(
     "choice",
     [
@@ -74,7 +74,7 @@ def test_they_come_with_the_folders(sums: Project, core: FakeCore) -> None:
     assert not core.requests
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
 def test_a_conftest_further_down_makes_tasks_too(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     core.script = lambda body: Script(answer=b'{"sum": 0}')
     project.write("tasks/gen/conftest.py", HOOK.format(count=2))

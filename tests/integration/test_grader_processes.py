@@ -22,7 +22,9 @@ def grade(answer):
         ctypes.string_at(0)
     raise KeyError("y")
 """
-WORKERS = pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "worker"])
+WORKERS = pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n", "1"), marks=pytest.mark.slow)], ids=["alone", "worker"]
+)
 SHORT_LIMIT = """
 from pytest_core_rollouts.tasks import grader_pool
 grader_pool.GRADE_SECONDS = 2.0

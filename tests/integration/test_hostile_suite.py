@@ -93,7 +93,9 @@ def check(agents: Sequence[Hostile], finished: Finished) -> None:
 
 
 @pytest.mark.parametrize(
-    "agents", [OUTPUTS, ANSWERS, PROCESSES, KERNEL], ids=["outputs", "answers", "processes", "kernel"]
+    "agents",
+    [pytest.param(OUTPUTS, marks=pytest.mark.slow), ANSWERS, PROCESSES, KERNEL],
+    ids=["outputs", "answers", "processes", "kernel"],
 )
 def test_hostile_agents_harm_only_themselves(tmp_path: Path, agents: Sequence[Hostile]) -> None:
     write_project(tmp_path, agents)

@@ -71,7 +71,7 @@ def test_a_report_that_cannot_be_written_costs_no_row(project: Project) -> None:
     assert len(project.records) == 1
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
 def test_junit(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     project.task("right")
     project.task("wrong")

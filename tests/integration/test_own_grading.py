@@ -10,7 +10,9 @@ import pytest
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
 from tests.support.fake_core import FakeCore, Script
 
-WORKERS = pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+WORKERS = pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"]
+)
 SECRET = "hunter2-hunter2"
 
 

@@ -205,7 +205,7 @@ def test_setup_show(project: Project) -> None:
 
 
 @pytest.mark.parametrize("how", ["--sw", "--stepwise", "--sw-skip"])
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
 def test_stepwise_is_refused_with_the_reason(
     project: Project, core: FakeCore, how: str, workers: tuple[str, ...]
 ) -> None:

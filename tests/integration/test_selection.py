@@ -173,7 +173,7 @@ def pytest_collection_modifyitems(items):
     assert f"mark: {expected}" in text_of(result)
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
 def test_tasks_outside_of_the_root_directory_keep_ids_of_their_own(project: Project, workers: tuple[str, ...]) -> None:
     for name in ("a", "b"):
         project.task(name)

@@ -108,7 +108,7 @@ def test_an_ini_key_is_named_as_such(project: Project) -> None:
 
 
 @pytest.mark.usefixtures("no_core")
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
 def test_no_core(project: Project, workers: tuple[str, ...]) -> None:
     project.unit_tests()
     project.task()
@@ -118,7 +118,7 @@ def test_no_core(project: Project, workers: tuple[str, ...]) -> None:
     )
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
 def test_no_key(project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     project.task()
