@@ -37,7 +37,11 @@ class Option:
     def argparse(self) -> dict[str, Any]:
         """Return the arguments of `addoption`. The default is None, so that an option that was not given is known."""
         alias = f" Short: {self.bare}." if self.bare else ""
-        common = {"dest": self.dest, "default": None, "help": self.help + alias}
+        common = {
+            "dest": self.dest,
+            "default": None,
+            "help": (self.help + alias).replace("%", "%%"),
+        }  # argparse formats it
         if self.kind == "flag":
             return {**common, "action": "store_true"}
         return {**common, "action": "append" if self.kind == "list" else "store", "metavar": self.metavar}
