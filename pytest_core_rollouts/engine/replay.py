@@ -29,7 +29,7 @@ NO_ANSWER = "no answer was recorded"
 INPUT_CHANGED = "graded again: the task's instruction, files or environment are not what the agent was given"
 SHORT = 4096
 """Characters of an answer that is kept from the first reading to the grading."""
-_OF_GRADING = re.compile(r"the answer is |[\d,]+ values differ; the first ")
+_OF_GRADING = re.compile(r"the answer is |expected a JSON object, got |[\d,]+ values differ; the first ")
 """How notes begin that grading writes."""
 
 

@@ -109,7 +109,7 @@ class Grade:
 def read_answer(data: bytes) -> Answer:
     """The content of an answer file as an `Answer`. Never raises: what can't be graded is an answer with a problem."""
     if len(data) > ANSWER_LIMIT:
-        return Answer(problem=f"the answer is too large: {len(data):,} bytes; {ANSWER_LIMIT:,} are read at most")
+        return Answer(problem=f"the answer is too large: {len(data):,} bytes; at most {ANSWER_LIMIT:,} are read")
     try:
         return Answer(value=parse_json(data))
     except InvalidJSON as error:
@@ -132,13 +132,15 @@ def check_expected(expected: Any) -> None:
             raise ValueError(f"the expected answer is nested more than {DEPTH_LIMIT} levels deep")
         if type(value) is dict:
             if any(type(key) is not str for key in value):
-                raise ValueError(f"an expected object has a key that is no string{where}")
+                raise ValueError(f"an expected object has a key that is not a string{where}")
             if len({nfc(key) for key in value}) != len(value):
-                raise ValueError(f"an expected object has two keys that differ in Unicode form only{where}")
+                raise ValueError(f"an expected object has two keys that only differ in Unicode form{where}")
         elif type(value) not in (list, str, int, float, bool, type(None)):
-            raise ValueError(f"a value of type {type(value).__name__} can't be expected of JSON{where}")
+            raise ValueError(
+                f"the expected answer has a value of type {type(value).__name__}, which JSON can't hold{where}"
+            )
         elif type(value) in (int, float) and not _is_finite(value):
-            raise ValueError(f"a number that no float can hold can't be expected of JSON{where}")
+            raise ValueError(f"the expected answer has a number that is too large for a float{where}")
 
 
 def _is_finite(number: float) -> bool:
@@ -172,7 +174,7 @@ def grade_answer(
     if answer.problem is not None:
         return Grade(0.0, note=answer.problem)
     if not isinstance(answer.value, dict):
-        return Grade(0.0, note=f"the answer is {_kind(answer.value)}; a JSON object was due")
+        return Grade(0.0, note=f"expected a JSON object, got {_kind(answer.value)}")
     found = differences(expected, answer.value, tolerance, rules)
     reasons = tuple(difference.reason for difference in islice(found, REASONS_LIMIT))
     more = sum(1 for _ in found)

@@ -101,7 +101,7 @@ def differences(
     expected: Any, answered: Any, tolerance: Tolerance, rules: Mapping[Path, KeyRule] = {}
 ) -> Iterator[Difference]:
     """Every place where `answered` is not as expected; `rules` by paths into `expected`."""
-    return _Comparison(rules).differences(expected, answered, (), _Manner(tolerance))
+    return _Comparison(rules).differences(expected, answered, (), _Mode(tolerance))
 
 
 def render_path(path: Sequence[str | int]) -> str:
@@ -157,21 +157,21 @@ def size(value: Any) -> int:
     return 1 + len(value) // 32 if isinstance(value, str) else 1
 
 
-class _Manner(NamedTuple):
+class _Mode(NamedTuple):
     """How values are compared at some place and, unless a rule says otherwise, in all that is below it."""
 
     tolerance: Tolerance
-    spares_integers: bool = True
+    integers_exact: bool = True
     exact: bool = False
     ignore_case: bool = False
 
-    def under(self, rule: KeyRule) -> _Manner:
+    def under(self, rule: KeyRule) -> _Mode:
         if rule.exact:
-            return _Manner(Tolerance(), exact=True)
-        manner = self
+            return _Mode(Tolerance(), exact=True)
+        mode = self
         if rule.tolerance is not None:
-            manner = manner._replace(tolerance=rule.tolerance, spares_integers=False)
-        return manner._replace(ignore_case=True, exact=False) if rule.ignore_case else manner
+            mode = mode._replace(tolerance=rule.tolerance, integers_exact=False)
+        return mode._replace(ignore_case=True, exact=False) if rule.ignore_case else mode
 
 
 _ABSENT: Final = object()
@@ -185,28 +185,28 @@ class _Comparison:
         self._forms: dict[tuple[str, bool], str] = {}
         self._keys: dict[int, dict[str, str]] = {}
 
-    def differences(self, expected: Any, answered: Any, path: Path, manner: _Manner) -> Iterator[Difference]:
+    def differences(self, expected: Any, answered: Any, path: Path, mode: _Mode) -> Iterator[Difference]:
         if (rule := self._rules.get(path)) is None:
-            return self._below(expected, answered, path, manner)
-        manner = manner.under(rule)
+            return self._below(expected, answered, path, mode)
+        mode = mode.under(rule)
         if rule.one_of:
-            return self._one_of([expected, *rule.one_of], answered, path, manner)
+            return self._one_of([expected, *rule.one_of], answered, path, mode)
         if rule.unordered and isinstance(expected, list) and isinstance(answered, list):
-            return self._in_any_order(expected, answered, path, manner)
-        return self._below(expected, answered, path, manner)
+            return self._in_any_order(expected, answered, path, mode)
+        return self._below(expected, answered, path, mode)
 
-    def _one_of(self, either: list[Any], answered: Any, path: Path, manner: _Manner) -> Iterator[Difference]:
-        if not any(next(self._below(value, answered, path, manner), None) is None for value in either):
+    def _one_of(self, either: list[Any], answered: Any, path: Path, mode: _Mode) -> Iterator[Difference]:
+        if not any(next(self._below(value, answered, path, mode), None) is None for value in either):
             yield Difference(path, {"one of": either}, _shown(answered))
 
-    def _below(self, expected: Any, answered: Any, path: Path, manner: _Manner) -> Iterator[Difference]:
+    def _below(self, expected: Any, answered: Any, path: Path, mode: _Mode) -> Iterator[Difference]:
         if isinstance(expected, Mapping) and isinstance(answered, dict):
             for key, value in expected.items():
-                yield from self.differences(value, self._value_of(key, answered), (*path, key), manner)
+                yield from self.differences(value, self._value_of(key, answered), (*path, key), mode)
         elif isinstance(expected, list) and isinstance(answered, list):
             for index, (value, other) in enumerate(zip_longest(expected, answered, fillvalue=_ABSENT)):
-                yield from self.differences(value, other, (*path, index), manner)
-        elif not self._match(expected, answered, manner):
+                yield from self.differences(value, other, (*path, index), mode)
+        elif not self._match(expected, answered, mode):
             yield Difference(path, NOTHING if expected is _ABSENT else expected, _shown(answered))
 
     def _value_of(self, key: str, answered: dict[str, Any]) -> Any:
@@ -220,23 +220,23 @@ class _Comparison:
 
     # ---- single values
 
-    def _match(self, expected: Any, answered: Any, manner: _Manner) -> bool:
+    def _match(self, expected: Any, answered: Any, mode: _Mode) -> bool:
         """Whether two values that are not both objects or both arrays match. Types come first: True equals 1."""
         if isinstance(expected, bool) or isinstance(answered, bool) or expected is None:
             return expected is answered
         if isinstance(expected, str) and isinstance(answered, str):
-            return self._match_text(expected, answered, manner)
+            return self._match_text(expected, answered, mode)
         if isinstance(expected, (int, float)) and isinstance(answered, (int, float)):
-            return _match_number(expected, answered, manner)
+            return _match_number(expected, answered, mode)
         return False
 
-    def _match_text(self, expected: str, answered: str, manner: _Manner) -> bool:
-        if expected == answered or manner.exact:
+    def _match_text(self, expected: str, answered: str, mode: _Mode) -> bool:
+        if expected == answered or mode.exact:
             return expected == answered
         expected, answered = expected.strip(), answered.strip()
         if expected == answered:
             return True
-        return self._form(expected, manner.ignore_case) == self._form(answered, manner.ignore_case)
+        return self._form(expected, mode.ignore_case) == self._form(answered, mode.ignore_case)
 
     def _form(self, text: str, ignore_case: bool) -> str:
         if (form := self._forms.get((text, ignore_case))) is None:
@@ -246,15 +246,13 @@ class _Comparison:
 
     # ---- arrays in any order
 
-    def _in_any_order(
-        self, expected: list[Any], answered: list[Any], path: Path, manner: _Manner
-    ) -> Iterator[Difference]:
+    def _in_any_order(self, expected: list[Any], answered: list[Any], path: Path, mode: _Mode) -> Iterator[Difference]:
         """Pair off as many elements as can be; what is left over on both sides differs."""
         own_rules = any((*path, index) in self._rules for index in range(len(expected)))
         if is_countable(expected) and not own_rules:
-            pairs = self._counted_off(expected, answered, manner)
+            pairs = self._counted_off(expected, answered, mode)
         else:
-            pairs = self._paired_off(expected, answered, path, manner)
+            pairs = self._paired_off(expected, answered, path, mode)
         left = [index for index in range(len(expected)) if index not in pairs]
         taken = set(pairs.values())
         right = [index for index in range(len(answered)) if index not in taken]
@@ -265,41 +263,41 @@ class _Comparison:
                 MISSING if other is None else answered[other],
             )
 
-    def _counted_off(self, expected: list[Any], answered: list[Any], manner: _Manner) -> dict[int, int]:
+    def _counted_off(self, expected: list[Any], answered: list[Any], mode: _Mode) -> dict[int, int]:
         """The most pairs of matching single values, by index. Alike ones are counted, near numbers are sorted."""
         places: dict[Any, list[int]] = defaultdict(list)
         for index in range(len(answered) - 1, -1, -1):
-            if (token := self._token(answered[index], manner)) is not None:
+            if (token := self._token(answered[index], mode)) is not None:
                 places[token].append(index)
         pairs = {}
         for index, element in enumerate(expected):
-            if same := places.get(self._token(element, manner)):
+            if same := places.get(self._token(element, mode)):
                 pairs[index] = same.pop()
-        _pair_near_numbers(expected, answered, pairs, manner)
+        _pair_near_numbers(expected, answered, pairs, mode)
         return pairs
 
-    def _token(self, value: Any, manner: _Manner) -> Any:
+    def _token(self, value: Any, mode: _Mode) -> Any:
         """What is equal for elements that match; None for what can match none, and for numbers that may be near."""
         if isinstance(value, str):
-            return "text", value if manner.exact else self._form(value.strip(), manner.ignore_case)
+            return "text", value if mode.exact else self._form(value.strip(), mode.ignore_case)
         if value is None or isinstance(value, bool):
             return "constant", value
-        return ("integer", value) if isinstance(value, int) and manner.spares_integers else None
+        return ("integer", value) if isinstance(value, int) and mode.integers_exact else None
 
-    def _paired_off(self, expected: list[Any], answered: list[Any], path: Path, manner: _Manner) -> dict[int, int]:
+    def _paired_off(self, expected: list[Any], answered: list[Any], path: Path, mode: _Mode) -> dict[int, int]:
         """The most pairs of matching elements, by index. Answered elements past twice the expected ones stay alone."""
         matches = [
             [
                 other
                 for other, value in enumerate(answered[: 2 * len(expected)])
-                if next(self.differences(element, value, (*path, index), manner), None) is None
+                if next(self.differences(element, value, (*path, index), mode), None) is None
             ]
             for index, element in enumerate(expected)
         ]
         return _most_pairs(matches)
 
 
-def _pair_near_numbers(expected: list[Any], answered: list[Any], pairs: dict[int, int], manner: _Manner) -> None:
+def _pair_near_numbers(expected: list[Any], answered: list[Any], pairs: dict[int, int], mode: _Mode) -> None:
     """Add as many pairs as can be of numbers that are left.
 
     What a number allows begins and ends below what a larger one allows, so going up both sides once is enough.
@@ -311,7 +309,7 @@ def _pair_near_numbers(expected: list[Any], answered: list[Any], pairs: dict[int
     right.sort(key=answered.__getitem__, reverse=True)
     while left and right:
         value, other = expected[left[-1]], answered[right[-1]]
-        if _match_number(value, other, manner):
+        if _match_number(value, other, mode):
             pairs[left.pop()] = right.pop()
         else:
             (right if other < value else left).pop()
@@ -374,19 +372,19 @@ def _shown(answered: Any) -> Any:
     return MISSING if answered is _ABSENT else answered
 
 
-def _match_number(expected: Any, answered: Any, manner: _Manner) -> bool:
-    is_integer = isinstance(expected, int) and manner.spares_integers
+def _match_number(expected: Any, answered: Any, mode: _Mode) -> bool:
+    is_integer = isinstance(expected, int) and mode.integers_exact
     if is_integer and isinstance(answered, int):
         return bool(expected == answered)
     if any(number in (math.inf, -math.inf) or number != number for number in (expected, answered)):
         return False
     if expected == answered:
         return True
-    relative, absolute = manner.tolerance.relative, manner.tolerance.absolute
+    relative, absolute = mode.tolerance.relative, mode.tolerance.absolute
     if _is_far(expected, answered, relative, absolute):
         return False
     difference = abs(_EXACT.subtract(_decimal(expected), _decimal(answered)))
-    if is_integer and difference and not _is_noise(answered, difference, manner.tolerance):
+    if is_integer and difference and not _is_noise(answered, difference, mode.tolerance):
         return False
     return difference <= max(_EXACT.multiply(_decimal(relative), abs(_decimal(expected))), _decimal(absolute))
 

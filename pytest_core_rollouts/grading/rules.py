@@ -53,7 +53,9 @@ def parse_path(text: str) -> Pattern:
     return tuple(steps)
 
 
-_HOW: Final = 'no path into the answer; write it as totals.north, rows[2].price, totals["North East"], or rows[*].price'
+_HOW: Final = (
+    'invalid path into the answer; write it as totals.north, rows[2].price, totals["North East"], or rows[*].price'
+)
 
 
 def _unquoted(literal: str) -> str:
@@ -120,26 +122,26 @@ def _found(value: Any, pattern: Pattern, path: Path) -> Iterator[tuple[Path, Any
 def _problem(rule: KeyRule, values: list[Any]) -> str | None:
     """Why a rule can't be about any of these values."""
     candidates = [*values, *rule.one_of]
-    numbers = any(_holds(value, _is_number) for value in candidates)
-    texts = any(_holds(value, lambda leaf: isinstance(leaf, str)) for value in candidates)
+    numbers = any(_contains(value, _is_number) for value in candidates)
+    texts = any(_contains(value, lambda leaf: isinstance(leaf, str)) for value in candidates)
     if rule.unordered and not any(isinstance(value, list) for value in values):
-        return "unordered is for an array; the expected value is none"
+        return "unordered needs an array; the expected value is not one"
     if rule.tolerance is not None and not numbers:
-        return "relative and absolute are for numbers; there is none in the expected value"
+        return "relative and absolute need a number in the expected value"
     if rule.ignore_case and not texts:
-        return "ignore_case is for texts; there is none in the expected value"
+        return "ignore_case needs a string in the expected value"
     if rule.exact and not (numbers or texts):
-        return "exact is for numbers and texts; there is none in the expected value"
+        return "exact needs a number or a string in the expected value"
     return None
 
 
-def _holds(value: Any, wanted: Any) -> bool:
-    """Whether a value is, or has anywhere in it, a single value that is wanted."""
+def _contains(value: Any, predicate: Any) -> bool:
+    """Return True if the value, or any single value in it, fulfills the predicate."""
     if isinstance(value, Mapping):
-        return any(_holds(child, wanted) for child in value.values())
+        return any(_contains(child, predicate) for child in value.values())
     if isinstance(value, list):
-        return any(_holds(child, wanted) for child in value)
-    return bool(wanted(value))
+        return any(_contains(child, predicate) for child in value)
+    return bool(predicate(value))
 
 
 def _is_number(value: Any) -> bool:

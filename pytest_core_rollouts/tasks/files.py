@@ -11,24 +11,24 @@ import hashlib
 import os
 import stat
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pytest_core_rollouts.text import escaped, name_problem
+from pytest_core_rollouts.text import counted, escaped, listed, name_problem
 
 COUNT_LIMIT: Final = 50
 FILE_LIMIT: Final = 5 * 1024 * 1024
 TOTAL_LIMIT: Final = 10 * 1024 * 1024
-"""What one Session takes: a number of files, bytes of one, bytes of all."""
+"""The limits of one Session: number of files, bytes of one, bytes of all."""
 ANSWER_PATH: Final = "outputs/answer.json"
 JUNK: Final = frozenset({b".DS_Store", b"__pycache__"})
 """Left behind by tools and not sent, like `*.pyc`. Everything else is: hidden and empty files, `.git`."""
 
 
 class TaskError(Exception):
-    """A task that can't be used. `str()` names the file (key and line too, where there are any) and says what to do."""
+    """A task that can't be used. `str()` names the file (with key and line, if any) and says what to do."""
 
     def __init__(self, message: str) -> None:
         super().__init__(escaped(message))  # paths may hold any bytes
@@ -67,12 +67,12 @@ def read_file(path: Path, limit: int) -> bytes:
         if error.errno == errno.ELOOP:
             raise TaskError(f"{path}: is a symbolic link; put a copy of what it points to in its place") from None
         if error.errno == errno.ENXIO:
-            raise TaskError(f"{path}: is a socket; a regular file is due, so remove it") from None
-        raise TaskError(f"{path}: can't be read: {error.strerror}; check that it is there and readable") from None
+            raise TaskError(f"{path}: expected a regular file, found a socket; remove it") from None
+        raise TaskError(f"{path}: can't be read: {error.strerror}; check that it exists and is readable") from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise TaskError(f"{path}: is {kind(status.st_mode)}; a regular file is due, so remove it")
+            raise TaskError(f"{path}: expected a regular file, found {kind(status.st_mode)}; remove it")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             content = file.read(limit + 1)
     except OSError as error:
@@ -81,7 +81,7 @@ def read_file(path: Path, limit: int) -> bytes:
         os.close(descriptor)
     if len(content) > limit:
         size = max(status.st_size, len(content))
-        raise TaskError(f"{path}: has {size:,} bytes; at most {limit:,} are allowed, so make it smaller")
+        raise TaskError(f"{path}: has {size:,} bytes; at most {limit:,} are allowed, make it smaller")
     return content
 
 
@@ -96,7 +96,7 @@ def read_text(path: Path, limit: int) -> str:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is anything at `path`, a broken link included."""
+    """Return True if anything exists at `path`, including a broken link."""
     return os.path.lexists(path)
 
 
@@ -121,7 +121,7 @@ def read_input_files(folder: Path) -> tuple[tuple[InputFile, ...], tuple[str, ..
         files.append(InputFile.of(file.path, content, file.location))
         for concern in _concerns(file, content):
             concerned.setdefault(concern, []).append(file.path)
-    warnings = (f"{folder}: {some_of(paths)}: {concern}" for concern, paths in concerned.items())
+    warnings = (f"{folder}: {listed(paths, 3)}: {concern}" for concern, paths in concerned.items())
     return tuple(files), tuple(warnings)
 
 
@@ -151,11 +151,11 @@ def size_problem(sizes: Mapping[str, int]) -> str | None:
     largest = sorted(sizes, key=lambda path: (-sizes[path], path))[:3]
     if len(sizes) <= COUNT_LIMIT and total <= TOTAL_LIMIT and all(sizes[path] <= FILE_LIMIT for path in largest):
         return None
-    count = f"{len(sizes):,} file" if len(sizes) == 1 else f"{len(sizes):,} files"
     named = ", ".join(f"{path} ({mib(sizes[path])})" for path in largest)
     return (
-        f"{count} of {mib(total)} in all, the largest {named}; a Session takes at most {COUNT_LIMIT} files, "
-        f"{mib(FILE_LIMIT)} each and {mib(TOTAL_LIMIT)} in all, so remove some, make them smaller, or say `pack: true` "
+        f"{counted(len(sizes), 'file')} of {mib(total)} in all, the largest {named}; "
+        f"a Session takes at most {COUNT_LIMIT} files, "
+        f"{mib(FILE_LIMIT)} each and {mib(TOTAL_LIMIT)} in all, so remove some, make them smaller, or set `pack: true` "
         "in task.yaml"
     )
 
@@ -175,7 +175,7 @@ def _walk(root: Path) -> tuple[list[_Found], list[str]]:
     pending = [(os.fsencode(root), "")]
     while pending:
         location, prefix = pending.pop()
-        for entry, status in listed(location):
+        for entry, status in scan(location):
             if is_junk(entry.name):
                 continue
             path = prefix + decoded(entry.name, root / prefix)
@@ -196,7 +196,8 @@ def _walk(root: Path) -> tuple[list[_Found], list[str]]:
     return sorted(found, key=lambda file: file.path), empty
 
 
-def listed(location: bytes) -> list[tuple[os.DirEntry[bytes], os.stat_result]]:
+def scan(location: bytes) -> list[tuple[os.DirEntry[bytes], os.stat_result]]:
+    """Return the entries of a folder, sorted by name, each with its status. Raises TaskError."""
     try:
         with os.scandir(location) as entries:
             return [(entry, entry.stat(follow_symlinks=False)) for entry in sorted(entries, key=lambda each: each.name)]
@@ -217,9 +218,9 @@ def decoded(name: bytes, folder: Path) -> str:
 
 # Warnings: each is about all files it concerns
 
-EMPTY: Final = "empty, so it will not arrive; put a file into it, or say `pack: true` in task.yaml"
+EMPTY: Final = "empty, so it will not arrive; put a file into it, or set `pack: true` in task.yaml"
 EXECUTABLE: Final = (
-    "arrives without its executable bit; start it with its interpreter, or say `pack: true` in task.yaml"
+    "arrives without its executable bit; start it with its interpreter, or set `pack: true` in task.yaml"
 )
 LINE_ENDINGS: Final = "a script with Windows line endings, which fails on Linux; convert it to LF"
 _POINTER: Final = "a Git LFS pointer, not the data; run `git lfs pull`"
@@ -239,10 +240,6 @@ def content_concerns(content: bytes) -> Iterator[str]:
         yield _POINTER
 
 
-def some_of(paths: Sequence[str]) -> str:
-    return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
-
-
 def kind(mode: int) -> str:
     kinds = {
         stat.S_IFREG: "a regular file",
@@ -256,7 +253,7 @@ def kind(mode: int) -> str:
 
 def remedy(mode: int) -> str:
     return (
-        "put a copy of what it points to in its place, or say `pack: true` in task.yaml"
+        "put a copy of what it points to in its place, or set `pack: true` in task.yaml"
         if stat.S_ISLNK(mode)
         else "only files can be sent; remove it"
     )

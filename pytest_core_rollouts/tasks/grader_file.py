@@ -56,7 +56,7 @@ class OwnGrader:
         values = dict(
             zip(ARGUMENTS, (task, answer, answer.artifacts, answer.text, rollout), strict=True)  # what it may ask for
         )
-        return as_grade(function(**{name: values[name] for name in _asked_for(function, self.path)}), "grade()")
+        return as_grade(function(**{name: values[name] for name in _parameter_names(function, self.path)}), "grade()")
 
     def _function(self) -> Callable[..., Any]:
         with self._lock:  # several samples may be graded at once, and the module must run once
@@ -76,7 +76,7 @@ class OwnGrader:
             raise
         function: Callable[..., Any] | None = getattr(module, "grade", None)
         if not callable(function):  # it may have been set to anything
-            raise TypeError(f"{self.path}: grade is no function")
+            raise TypeError(f"{self.path}: grade must be a function")
         return function
 
 
@@ -87,9 +87,9 @@ def load_grader(path: Path) -> OwnGrader:
         tree = ast.parse(source, filename=str(path))
         compile(tree, str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
-        raise TaskError(f"{path}:{error.lineno or 1}: {error.msg}; mend the grader") from None
+        raise TaskError(f"{path}:{error.lineno or 1}: {error.msg}; fix the grader") from None
     except (ValueError, RecursionError) as error:
-        raise TaskError(f"{path}: is no Python source: {error}; mend the grader") from None
+        raise TaskError(f"{path}: not valid Python: {error}; fix the grader") from None
     if "grade" not in {name for statement in tree.body for name in _defined(statement)}:
         raise TaskError(f"{path}: defines no grade(); write `def grade(task, answer): ...`, which returns a reward")
     _check_arguments(tree, path)
@@ -129,7 +129,7 @@ def _defined(statement: ast.stmt) -> set[str]:
     return names
 
 
-def _asked_for(function: Callable[..., Any], path: Path) -> list[str]:
+def _parameter_names(function: Callable[..., Any], path: Path) -> list[str]:
     """The arguments that a grader takes. Raises TypeError for one there is not."""
     names = []
     for name, parameter in inspect.signature(function).parameters.items():
@@ -152,11 +152,11 @@ def as_grade(value: Any, source: str) -> Grade:
     if isinstance(value, (int, float)):
         return Grade(value)
     if not isinstance(value, Grade):
-        raise TypeError(f"{source} returned {value!r:.200}; a reward from 0 to 1, or a Grade, is due")
+        raise TypeError(f"{source}: expected a number from 0 to 1 or a Grade, got {value!r:.200}")
     for reason in value.reasons:
         if not isinstance(reason, Reason):
             raise TypeError(
-                f"{source} gave {reason!r:.200} among its reasons; a Reason(path, expected, answered) is due"
+                f"{source}: expected a Reason(path, expected, answered) in its reasons, got {reason!r:.200}"
             )
     if len(value.reasons) <= REASONS_LIMIT:
         return value

@@ -33,12 +33,12 @@ from pytest_core_rollouts.tasks.files import (
     input_path_problem,
     is_junk,
     kind,
-    listed,
     mib,
     read_file,
     remedy,
-    some_of,
+    scan,
 )
+from pytest_core_rollouts.text import listed
 
 UNPACKED_LIMIT: Final = 512 * 1024 * 1024
 """Bytes of all files before compression: a sandbox must hold them, and so must we, one at a time."""
@@ -103,7 +103,7 @@ class Pack:
                 raise TaskError(f"{where}/{entry.path}: names that begin with {PART} are taken; rename it")
         concerned: dict[str, list[str]] = {}
         digest, data = _archive(entries, where, concerned)
-        warnings = tuple(f"{where}: {some_of(paths)}: {concern}" for concern, paths in concerned.items())
+        warnings = tuple(f"{where}: {listed(paths, 3)}: {concern}" for concern, paths in concerned.items())
         return cls(entries, digest, len(data), warnings)
 
     def parts(self) -> tuple[InputFile, ...]:
@@ -125,7 +125,7 @@ def _walk(root: Path) -> Iterator[Entry]:
     pending = [(os.fsencode(root), "")]
     while pending:
         location, prefix = pending.pop()
-        for found, status in listed(location):
+        for found, status in scan(location):
             if is_junk(found.name):
                 continue
             path = prefix + decoded(found.name, root / prefix)

@@ -1,11 +1,11 @@
 """YAML without surprises, and values checked by rules, with errors that name the file, the key and the line.
 
-Only plain data is taken: mappings with text keys, lists, texts, decimal numbers, true, false and null. Whatever YAML
-1.1 reads as something else than it looks like is an error that says how to write it: `10:00` (600), `0123` (83), `no`
-(false), `2026-01-31` (a date), `.nan`; so are tags, aliases and duplicate keys.
+Only plain data is accepted: mappings with string keys, lists, strings, decimal numbers, true, false and null. Whatever
+YAML 1.1 reads as something other than it looks like is an error that says how to write it: `10:00` (600), `0123` (83),
+`no` (false), `2026-01-31` (a date), `.nan`; so are tags, aliases and duplicate keys.
 
-A rule is a function that returns a value as it is to be kept, or raises `Invalid`. Rules know nothing of files, so that
-values made in code are checked by the same ones.
+A rule is a function that returns a value as it is stored, or raises `Invalid`. Rules know nothing of files, so that
+they also check values made in code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import yaml
 
 Key = tuple["str | int", ...]
-"""Where a value stands: `("tolerance", "relative")`, `("tags", 0)`."""
+"""Where a value is: `("tolerance", "relative")`, `("tags", 0)`."""
 Rule = Callable[[Any], Any]
 
 SIZE_LIMIT: Final = 1024 * 1024
@@ -76,7 +76,7 @@ def load_yaml(path: Path, content: bytes) -> YamlFile:
     import yaml
 
     if len(content) > SIZE_LIMIT:
-        raise YamlError(f"{path}:1: the file has {len(content):,} bytes; {SIZE_LIMIT:,} are read at most")
+        raise YamlError(f"{path}:1: the file has {len(content):,} bytes; at most {SIZE_LIMIT:,} are read")
     try:
         text = content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -169,7 +169,7 @@ class _Reading:
                 raise self._error(name_node, key, "a merge (<<) is not supported; write the values out")
             name = self._value(name_node, key)
             if not isinstance(name, str):
-                raise self._error(name_node, key, f"the key {name!r} must be a text; put it in quotes")
+                raise self._error(name_node, key, f"the key {name!r} must be a string; put it in quotes")
             inner = (*key, name)
             if name in result:
                 first = self._lines[inner]
@@ -199,17 +199,17 @@ def _scalar(tag: str, text: str) -> Any:
     if kind == "bool":
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
-        raise Invalid(f"YAML reads {text} as a boolean; put it in quotes for a text, or write true or false")
+        raise Invalid(f"YAML reads {text} as a boolean; put it in quotes if it is a string, or write true or false")
     if kind in ("int", "float"):
         return _number(text)
     if kind == "timestamp":
-        raise Invalid(f"YAML reads {text} as a date; put it in quotes for a text")
-    raise Invalid(f"YAML gives {text[:50]!r} a meaning of its own ({tag}); put it in quotes, or remove the tag")
+        raise Invalid(f"YAML reads {text} as a date; put it in quotes if it is a string")
+    raise Invalid(f"YAML gives {text[:50]!r} a special meaning ({tag}); put it in quotes, or remove the tag")
 
 
 def _number(text: str) -> int | float:
     if ":" in text:
-        raise Invalid(f"{text} is ambiguous: YAML reads it in base 60; write a plain number, or quotes around a text")
+        raise Invalid(f"{text} is ambiguous: YAML reads it in base 60; write a plain number, or put a string in quotes")
     if re.fullmatch(r"[-+]?(0|[1-9][0-9]{0,307})", text):
         return int(text)
     if re.fullmatch(r"[-+]?((0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+)([eE][-+][0-9]+)?", text):
@@ -218,14 +218,14 @@ def _number(text: str) -> int | float:
         raise Invalid(f"{text} is too large a number")
     if text.lower().lstrip("+-") in (".inf", ".nan"):
         raise Invalid(f"{text} is not finite; write a plain number")
-    raise Invalid(f"{text[:50]} is ambiguous as a number; write plain decimal digits, or quotes around a text")
+    raise Invalid(f"{text[:50]} is ambiguous as a number; write plain decimal digits, or put a string in quotes")
 
 
 # Rules
 
 
 def check(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> dict[str, Any]:
-    """Every value as the rule of its key returns it. Raises Invalid, with the key; an unknown key is invalid too."""
+    """Return every value as the rule of its key returns it. Raises Invalid, with the key, also for an unknown key."""
     result = {}
     for name, value in values.items():
         if name not in rules:
@@ -243,11 +243,11 @@ def _advice(name: str, known: Iterable[str]) -> str:
 
 
 def text(value: Any) -> str:
-    """A text that is not blank and can be sent."""
+    """A string that is not blank and can be sent."""
     if not isinstance(value, str):
-        raise Invalid(f"a text is due, not {describe(value)}{_as_text(value)}")
+        raise Invalid(f"expected a string, got {describe(value)}{_as_text(value)}")
     if not value.strip():
-        raise Invalid("the text is blank; fill it in")
+        raise Invalid("must not be blank")
     return sendable(value)
 
 
@@ -258,20 +258,20 @@ def _as_text(value: Any) -> str:
 
 
 def sendable(value: str) -> str:
-    """A text, maybe empty, that UTF-8 can hold and that has no NUL."""
+    """A string, maybe empty, that UTF-8 can encode and that has no NUL."""
     if "\0" in value:
-        raise Invalid("the text holds a NUL character; remove it")
+        raise Invalid("the string contains a NUL character; remove it")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise Invalid("the text holds a lone surrogate, which is no character; remove it") from None
+        raise Invalid("the string contains a lone surrogate, which is not a character; remove it") from None
     return value
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """A list (or tuple) of texts."""
+    """A list (or tuple) of strings."""
     if not isinstance(value, (list, tuple)):
-        raise Invalid(f"a list of texts is due, not {describe(value)}; write it as [a, b]")
+        raise Invalid(f"expected a list of strings, got {describe(value)}; write it as [a, b]")
     return tuple(each(text)(value))
 
 
@@ -293,47 +293,47 @@ def each(rule: Rule) -> Callable[[Iterable[Any]], list[Any]]:
 def positive(value: Any) -> float:
     """A finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise Invalid(f"a number is due, not {describe(value)}{_as_number(value)}")
+        raise Invalid(f"expected a number, got {describe(value)}{_as_number(value)}")
     if not 0 < value < math.inf:
-        raise Invalid(f"a number above 0 is due, not {value!r}")
+        raise Invalid(f"expected a number above 0, got {value!r}")
     return float(value)
 
 
 def positive_integer(value: Any) -> int:
-    """A whole number, 1 or more."""
+    """A positive integer."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise Invalid(f"a whole number is due, not {describe(value)}{_as_number(value)}")
+        raise Invalid(f"expected an integer, got {describe(value)}{_as_number(value)}")
     if value < 1:
-        raise Invalid(f"a whole number of 1 or more is due, not {value}")
+        raise Invalid(f"expected a positive integer, got {value}")
     return value
 
 
 def _as_number(value: Any) -> str:
-    """Advice for a text that was meant as a number: `1e3` and `1e-6` are texts in YAML."""
+    """Return advice for a string that was meant as a number: `1e3` and `1e-6` are strings in YAML."""
     if isinstance(value, str) and re.fullmatch(r"\s*[-+]?[0-9.]+([eE][-+]?[0-9]+)?\s*", value):
         if "e" in value.lower():
             return "; YAML needs a point and a sign with an exponent, as in 1.0e+3 or 1.0e-6"
         return "; remove the quotes"
-    return "; remove the key for the default" if value is None else "; write digits alone, without a unit"
+    return "; remove the key to use the default" if value is None else "; write it without a unit"
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """A mapping with text keys."""
+    """A mapping with string keys."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise Invalid(f"a mapping of names to values is due, not {describe(value)}; write it as {{name: value}}")
+        raise Invalid(f"expected a mapping of names to values, got {describe(value)}; write it as {{name: value}}")
     return dict(value)
 
 
 def describe(value: Any) -> str:
-    """A value for a message: `the number 5`, `a list`."""
+    """Return a value as a message shows it: `5`, `'30s'`, `a list`."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
-        return f"the boolean {str(value).lower()}"
+        return str(value).lower()
     if isinstance(value, (int, float)):
-        return f"the number {value!r}"
+        return repr(value)
     if isinstance(value, str):
-        return f"the text {value[:60]!r}"
+        return repr(value[:60])
     if _is_tree(value):
         return "a mapping" if isinstance(value, Mapping) else "a list"
     return f"a value of type {type(value).__name__}"

@@ -1,11 +1,11 @@
-"""A task: what an agent is told and given, and what it should answer. Loaded from a folder, or made in code.
+"""A task: its instruction, its files and the expected answer. Loaded from a folder, or made in code.
 
 A task folder holds:
 
 - `instruction.md`: the text that is sent, as it is (a byte order mark dropped; line endings kept, so a checkout that
   changes them changes `Task.input_digest`).
 - `expected.json`: the object that the answer must match (see `grading`), or `grader.py`: a function that grades (see
-  `own_graders`), or both.
+  `grader_file`), or both.
 - `files/`, optional: arrives in `/workspace`, byte for byte, hidden and empty files too; `.DS_Store`, `__pycache__` and
   `*.pyc` stay out. With `pack: true` as one archive (see `packing`).
 - `task.yaml`, optional: settings (see `task_yaml`).
@@ -80,13 +80,13 @@ INSTRUCTION_LIMIT: Final = 512 * 1024
 class Task:
     """One task, checked. Raises TaskError for anything that can't be run or graded.
 
-    What is None (or empty) was not said: the run's options decide.
+    If a setting is None or empty, the run's options decide.
     """
 
     id: str
     instruction: str
     expected: Mapping[str, Any] | None = None
-    """None: only a grader of the project's own can grade it."""
+    """None if only a `grader.py` or the project's hook can grade it."""
     files: tuple[InputFile, ...] = ()
     tags: tuple[str, ...] = ()
     timeout: float | None = None
@@ -149,7 +149,7 @@ class Task:
             for path in self.answer_copies():
                 where = f"task {self.id!r}: files: {path}" if self.path is None else self.path / "files" / path
                 raise TaskError(
-                    f"{where}: equals the expected answer, so an agent need only copy it; remove the file, or say why "
+                    f"{where}: equals the expected answer, so an agent could just copy it; remove the file, or say why "
                     "it is there with `silence: {answer-in-file: ...}` in task.yaml"
                 )
 
@@ -196,7 +196,7 @@ class Task:
 
     @property
     def secrets(self) -> list[str]:
-        """The values that nothing we write may show."""
+        """The values that must be masked wherever anything is written."""
         return [source.value for source in self._sources if source.secret and source.value is not None]
 
     @property
@@ -204,7 +204,7 @@ class Task:
         return [value for value in self.env.values() if isinstance(value, FromEnv)]
 
     def grade(self, answer: Answer, rollout: object = None) -> Grade:
-        """Grade by the task's `grader.py`, else by `expected`. Raises whatever a grader of its own raises."""
+        """Grade by the task's `grader.py`, else by `expected`. Raises whatever `grader.py` raises."""
         if self.grader is not None:
             return self.grader.grade(self, answer, rollout)
         if self.expected is None:
@@ -285,11 +285,11 @@ def _files(value: Any) -> tuple[InputFile, ...]:
     files: dict[str, InputFile] = {}
     for file in value:
         if not isinstance(file, InputFile):
-            raise Invalid(f"an InputFile is due, not {file!r}; make one with InputFile.of(path, content)")
+            raise Invalid(f"expected an InputFile, got {file!r}; make one with InputFile.of(path, content)")
         if problem := input_path_problem(file.path):
             raise Invalid(f"{file.path!r}: {problem}")
         if file.path in files:
-            raise Invalid(f"{file.path!r} is there twice; remove one")
+            raise Invalid(f"duplicate file {file.path!r}; remove one")
         files[file.path] = file
     for path in files:
         parents = path.split("/")[:-1]
@@ -333,7 +333,7 @@ def _check_parts(path: Path) -> None:
     instruction = exists(path / "instruction.md")
     graded_by = [name for name in GRADED_BY if exists(path / name)]
     if not instruction and not graded_by:
-        raise TaskError(f"{path}: is no task; a task is a folder with instruction.md and expected.json (or grader.py)")
+        raise TaskError(f"{path}: not a task; a task folder needs instruction.md and expected.json or grader.py")
     if not instruction:
         raise TaskError(
             f"{path}: has {graded_by[0]} but no instruction.md; write the instruction, or move the folder away"
@@ -363,7 +363,7 @@ def _read_expected(path: Path) -> dict[str, Any] | None:
     try:
         return _expected(parse_json(read_file(path, ANSWER_LIMIT)))
     except InvalidJSON as error:
-        raise TaskError(f"{path}: {error}; mend it, an answer is held to the same rules") from None
+        raise TaskError(f"{path}: {error}; fix it, the same rules apply to answers") from None
     except Invalid as invalid:
         raise TaskError(f"{path}: {invalid}") from None
 
@@ -387,7 +387,7 @@ def _read_solution(folder: Path) -> tuple[InputFile | None, tuple[str, ...]]:
         return None, (f"{folder}: has no solve.sh, so the task counts as one without a solution",)
     content = read_text(script, FILE_LIMIT)
     if not content.strip():
-        raise TaskError(f"{script}: is blank; write the solution, or remove the file")
+        raise TaskError(f"{script}: must not be blank; write the solution, or remove the file")
     warnings = (f"{script}: {LINE_ENDINGS}",) if "\r\n" in content else ()
     return InputFile.of("solution/solve.sh", read_file(script, FILE_LIMIT), script), warnings
 
@@ -400,7 +400,7 @@ def load_tasks(root: Path | str) -> list[Task]:
     """Load every task below a folder, with the ids that a pytest session gives them, in its order.
 
     A task's id is its path below `root`: `orders-json`, `sql/joins`. A folder that is a task itself is the only one,
-    with its name as id. Other files and folders are left alone.
+    with its name as id. Other files and folders are ignored.
 
     Raises TaskError for a faulty or unfinished task, and if there is none.
     """

@@ -1,6 +1,6 @@
-"""The settings of a task: the rules for them, and `task.yaml`, which says them.
+"""The settings of a task: their rules, and how `task.yaml` is read.
 
-A task made in code is held to the same rules. All settings are optional; what is not said comes from the run.
+The same rules apply to a task made in code. All settings are optional; what is not set comes from the run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def read_settings(path: Path, content: bytes, expected: Mapping[str, Any] | None
 def check_grading(expected: Mapping[str, Any] | None, rules: Mapping[str, KeyRule]) -> None:
     """Raise Invalid, with the key, for a rule that can't hold for this expected answer."""
     if expected is None:
-        raise Invalid("there is no expected.json whose values it could be about; remove it", ("grading",))
+        raise Invalid("needs an expected.json; remove it", ("grading",))
     try:
         rules_by_path(expected, rules)
     except BadRule as bad:
@@ -63,11 +63,13 @@ def _tags(value: Any) -> tuple[str, ...]:
         raise Invalid(f"expected at most {TAGS_LIMIT} tags, got {len(tags):,}; remove some")
     for index, tag in enumerate(tags):
         if not re.fullmatch(r"[a-z][a-z0-9_-]*", tag):
-            raise Invalid(f"{tag!r} is no tag; use lower-case letters, digits, - and _, a letter first", (index,))
+            raise Invalid(
+                f"invalid tag {tag!r}; use lowercase letters, digits, - and _, starting with a letter", (index,)
+            )
         if tag in _RESERVED_TAGS:
-            raise Invalid(f"{tag!r} is a marker with a meaning of its own; choose another word", (index,))
+            raise Invalid(f"{tag!r} is a pytest marker and can't be a tag; choose another name", (index,))
         if tag in tags[:index]:
-            raise Invalid(f"{tag!r} is there twice; remove one", (index,))
+            raise Invalid(f"duplicate tag {tag!r}; remove one", (index,))
     return tags
 
 
@@ -81,13 +83,13 @@ def _tolerance(value: Any) -> Tolerance:
         return value
     given = check(mapping(value), {"relative": _relative, "absolute": positive})
     if not given:
-        raise Invalid("relative or absolute is due; remove the key for the default")
+        raise Invalid("expected relative, absolute or both; remove the key to use the default")
     return Tolerance(**given)
 
 
 def _relative(value: Any) -> float:
     if (number := positive(value)) >= 1:
-        raise Invalid(f"a number below 1 is due (5 percent is 0.05), not {value!r}")
+        raise Invalid(f"expected a number below 1 (5 percent is 0.05), got {value!r}")
     return number
 
 
@@ -100,13 +102,13 @@ def _network(value: Any) -> Network:
         domains = check(mapping(value), {"allowed_domains": _domains}).get("allowed_domains", ())
         if domains:
             return Network("restricted", domains)
-    raise Invalid(f"disabled, enabled or {{allowed_domains: [...]}} is due, not {describe(value)}")
+    raise Invalid(f"expected disabled, enabled or {{allowed_domains: [...]}}, got {describe(value)}")
 
 
 def _domains(value: Any) -> tuple[str, ...]:
     domains = texts(value)
     if not domains:
-        raise Invalid("at least one domain is due; for none, write network: disabled")
+        raise Invalid("expected at least one domain; for none, write network: disabled")
     for index, domain in enumerate(domains):
         if not re.fullmatch(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", domain):
             raise Invalid(f"invalid domain {domain!r}; write only the host name, such as x.example", (index,))
@@ -123,7 +125,7 @@ def _variable(name: str) -> Rule:
         if isinstance(value, (FromEnv, Mapping)):
             return _from_env(name, value)
         if not isinstance(value, str):
-            raise Invalid(f"a text is due, not {describe(value)}; put it in quotes, or write {{from_env: NAME}}")
+            raise Invalid(f"expected a string, got {describe(value)}; put it in quotes, or write {{from_env: NAME}}")
         return sendable(value)
 
     return checked
@@ -131,7 +133,7 @@ def _variable(name: str) -> Rule:
 
 def _variable_name(name: Any) -> str:
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise Invalid("no name for a variable; use letters, digits and _, no digit first")
+        raise Invalid("invalid variable name; use letters, digits and _, not starting with a digit")
     return name
 
 
@@ -141,9 +143,9 @@ def _from_env(variable: str, value: FromEnv | Mapping[str, Any]) -> FromEnv:
     checked = check(mapping(given), {**names, "secret": _boolean})
     name = checked.get("name", checked.get("from_env"))
     if name is None:
-        raise Invalid("expected from_env with the name of a variable of this machine; write a plain value without it")
+        raise Invalid("missing from_env; name an environment variable, or write the value itself as a string")
     if name.upper() in RUN_KEYS:
-        raise Invalid(f"{name} holds a key of the run itself, which no task may take; give the task its own variable")
+        raise Invalid(f"{name} holds a key of the run, which tasks can't use; give the task its own variable")
     return FromEnv(name, checked.get("secret", looks_secret(variable) or looks_secret(name)))
 
 
@@ -153,7 +155,7 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Invalid(f"true or false is due, not {describe(value)}")
+        raise Invalid(f"expected true or false, got {describe(value)}")
     return value
 
 
@@ -177,22 +179,22 @@ def _key_rule(value: Any) -> KeyRule:
     numbers = {"relative": _relative, "absolute": positive}
     given = check(mapping(value), {**numbers, **flags, "one_of": _one_of})
     if not given:
-        raise Invalid(f"a rule is due: {', '.join((*numbers, *flags, 'one_of'))}")
+        raise Invalid(f"expected at least one rule: {', '.join((*numbers, *flags, 'one_of'))}")
     tolerance = {name: given.pop(name) for name in numbers if name in given}
     if given.get("exact") and (tolerance or given.get("ignore_case")):
-        raise Invalid("exact goes with unordered and one_of alone; remove one of the two")
+        raise Invalid("exact can't be combined with a tolerance or ignore_case; remove one of them")
     return KeyRule(Tolerance(**tolerance) if tolerance else None, **given)
 
 
 def _true(value: Any) -> bool:
     if value is not True:
-        raise Invalid(f"true is due, not {describe(value)}; without the rule, remove the key")
+        raise Invalid(f"expected true, got {describe(value)}; to drop the rule, remove the key")
     return True
 
 
 def _one_of(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)) or not value:
-        raise Invalid(f"a list of further right values is due, not {describe(value)}; write it as [a, b]")
+        raise Invalid(f"expected a list of further correct values, got {describe(value)}; write it as [a, b]")
     try:
         check_expected({"one_of": list(value)})
     except ValueError as error:
@@ -209,27 +211,27 @@ def _outputs(value: Any) -> Outputs:
     caps = {"max_bytes": positive_integer, "max_total_bytes": positive_integer}
     checked = check(given, {"files": _patterns, **caps})
     if "files" not in checked:
-        raise Invalid("files is due: patterns of paths below /workspace/outputs")
+        raise Invalid("missing files; write patterns of paths below /workspace/outputs")
     return Outputs(**checked)
 
 
 def _patterns(value: Any) -> tuple[str, ...]:
     patterns = texts(value)
     if not patterns:
-        raise Invalid("at least one pattern is due, such as fix.patch or reports/*.md")
+        raise Invalid("expected at least one pattern, such as fix.patch or reports/*.md")
     for index, pattern in enumerate(patterns):
         parts = pattern.split("/")
         if pattern.startswith(("/", "outputs/")) or any(part in ("", ".", "..") for part in parts):
-            problem = f"{pattern!r}: a path below /workspace/outputs is due, such as fix.patch or reports/*.md"
+            problem = f"{pattern!r}: expected a path below /workspace/outputs, such as fix.patch or reports/*.md"
             raise Invalid(problem, (index,))
         if pattern == "answer.json":
-            raise Invalid("answer.json is the answer, and fetched without being named; remove it", (index,))
+            raise Invalid("answer.json is always fetched; remove it", (index,))
     return patterns
 
 
 def _pass_threshold(value: Any) -> float:
     if (number := positive(value)) > 1:
-        raise Invalid(f"a reward from above 0 to 1 is due, not {value!r}")
+        raise Invalid(f"expected a reward above 0 and at most 1, got {value!r}")
     return number
 
 
@@ -240,13 +242,13 @@ def _xfail(value: Any) -> Xfail:
         return Xfail(text(value))
     given = check(mapping(value), {"reason": text, **dict.fromkeys(("harnesses", "models", "agents"), _names)})
     if "reason" not in given:
-        raise Invalid("reason is due: why no agent is expected to solve it yet")
+        raise Invalid("missing reason; say why no agent is expected to solve it yet")
     return Xfail(**given)
 
 
 def _names(value: Any) -> tuple[str, ...]:
     if not (names := texts(value)):
-        raise Invalid("at least one name is due; remove the key to mean all")
+        raise Invalid("expected at least one name; remove the key to mean all")
     return names
 
 

@@ -109,7 +109,7 @@ def test_a_lone_surrogate_is_read_and_graded() -> None:
 
 def test_an_answer_over_the_limit_is_not_read() -> None:
     answer = read_answer(b'{"x": 1}' + b" " * ANSWER_LIMIT)
-    assert answer == Answer(problem="the answer is too large: 1,048,584 bytes; 1,048,576 are read at most")
+    assert answer == Answer(problem="the answer is too large: 1,048,584 bytes; at most 1,048,576 are read")
     assert read_answer(b'{"x": 1}'.ljust(ANSWER_LIMIT)).value == {"x": 1}
 
 
@@ -143,7 +143,7 @@ def test_an_answer_with_a_problem_gets_zero_and_the_problem() -> None:
 def test_an_answer_that_is_no_object_is_kept_and_gets_zero(answer: str, kind: str) -> None:
     read = read_answer(answer.encode())
     assert read == Answer(value=json.loads(answer))
-    assert grade_answer({"x": 1}, read) == Grade(0.0, (), f"the answer is {kind}; a JSON object was due")
+    assert grade_answer({"x": 1}, read) == Grade(0.0, (), f"expected a JSON object, got {kind}")
 
 
 # Comparing: kinds of values
@@ -551,17 +551,17 @@ def _endless() -> dict[str, Any]:
         ({}, "must be an object with at least one key"),
         ([1], "must be an object with at least one key"),
         (None, "must be an object with at least one key"),
-        ({"a": {1: 2}}, "a key that is no string (at a)"),
-        ({"a": (1, 2)}, "a value of type tuple can't be expected of JSON (at a)"),
-        ({"a": [0, {1}]}, "a value of type set can't be expected of JSON (at a[1])"),
+        ({"a": {1: 2}}, "a key that is not a string (at a)"),
+        ({"a": (1, 2)}, "the expected answer has a value of type tuple, which JSON can't hold (at a)"),
+        ({"a": [0, {1}]}, "the expected answer has a value of type set, which JSON can't hold (at a[1])"),
         ({"a": b"x"}, "a value of type bytes"),
         ({"a": _Color.RED}, "a value of type _Color"),
         ({"a": MappingProxyType({})}, "a value of type mappingproxy"),
-        ({"a": math.nan}, "a number that no float can hold can't be expected of JSON (at a)"),
-        ({"a": -math.inf}, "a number that no float can hold"),
-        ({"a": 10**400}, "a number that no float can hold"),
-        ({"a": 10**5000}, "a number that no float can hold"),
-        ({"a": {"e\u0301": 1, "\u00e9": 2}}, "two keys that differ in Unicode form only (at a)"),
+        ({"a": math.nan}, "the expected answer has a number that is too large for a float (at a)"),
+        ({"a": -math.inf}, "a number that is too large for a float"),
+        ({"a": 10**400}, "a number that is too large for a float"),
+        ({"a": 10**5000}, "a number that is too large for a float"),
+        ({"a": {"e\u0301": 1, "\u00e9": 2}}, "two keys that only differ in Unicode form (at a)"),
         (_endless(), "nested more than 100 levels deep"),
     ],
 )

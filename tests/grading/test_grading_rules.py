@@ -65,12 +65,12 @@ def test_what_is_no_path_is_told_how_to_write_one(written: str) -> None:
         ({"n.deeper": WITHIN_1}, "n.deeper: the expected answer has no such value"),
         ({"rows[3]": WITHIN_1}, "rows[3]: the expected answer has no such value"),
         ({"n[0]": WITHIN_1}, "n[0]: the expected answer has no such value"),
-        ({"n": UNORDERED}, "n: unordered is for an array"),
-        ({"s": WITHIN_1}, "s: relative and absolute are for numbers"),
-        ({"n": KeyRule(ignore_case=True)}, "n: ignore_case is for texts"),
-        ({"b": KeyRule(exact=True)}, "b: exact is for numbers and texts"),
+        ({"n": UNORDERED}, "n: unordered needs an array"),
+        ({"s": WITHIN_1}, "s: relative and absolute need a number"),
+        ({"n": KeyRule(ignore_case=True)}, "n: ignore_case needs a string"),
+        ({"b": KeyRule(exact=True)}, "b: exact needs a number or a string"),
         ({"n": WITHIN_1, '["n"]': WITHIN_1}, '["n"]: n is the same path; remove one of the two'),
-        ({"a b": WITHIN_1}, "a b: no path into the answer; write it as"),
+        ({"a b": WITHIN_1}, "a b: invalid path into the answer; write it as"),
     ],
 )
 def test_a_rule_that_cannot_hold_is_an_error(rules: dict[str, KeyRule], problem: str) -> None:
@@ -261,14 +261,17 @@ grading:
     [
         ("grading:\n  total: {relative: 0.1}\n  totl: {exact: true}\n", "3: grading.totl: the expected answer has no"),
         ("grading: {total: {relativ: 0.1}}\n", "1: grading.total.relativ: unknown key; did you mean relative?"),
-        ("grading: {total: {}}\n", "1: grading.total: a rule is due: relative, absolute, exact"),
-        ("grading: {total: 0.1}\n", "1: grading.total: a mapping of names to values is due"),
-        ("grading: {total: {relative: 1.5}}\n", "1: grading.total.relative: a number below 1 is due"),
-        ("grading: {total: {exact: false}}\n", "1: grading.total.exact: true is due, not the boolean false"),
-        ("grading: {total: {exact: true, relative: 0.1}}\n", "1: grading.total: exact goes with unordered and one_of"),
-        ("grading: {city: {one_of: []}}\n", "1: grading.city.one_of: a list of further right values is due"),
-        ("grading: {city: {one_of: Roma}}\n", "1: grading.city.one_of: a list of further right values is due"),
-        ("grading: [total]\n", "1: grading: a mapping of names to values is due"),
+        ("grading: {total: {}}\n", "1: grading.total: expected at least one rule: relative, absolute, exact"),
+        ("grading: {total: 0.1}\n", "1: grading.total: expected a mapping of names to values"),
+        ("grading: {total: {relative: 1.5}}\n", "1: grading.total.relative: expected a number below 1"),
+        ("grading: {total: {exact: false}}\n", "1: grading.total.exact: expected true, got false"),
+        (
+            "grading: {total: {exact: true, relative: 0.1}}\n",
+            "1: grading.total: exact can't be combined with a tolerance",
+        ),
+        ("grading: {city: {one_of: []}}\n", "1: grading.city.one_of: expected a list of further correct values"),
+        ("grading: {city: {one_of: Roma}}\n", "1: grading.city.one_of: expected a list of further correct values"),
+        ("grading: [total]\n", "1: grading: expected a mapping of names to values"),
     ],
 )
 def test_a_faulty_rule_is_named_with_its_line(folder: Path, yaml: str, problem: str) -> None:
@@ -282,7 +285,7 @@ def test_rules_without_an_expected_answer_are_an_error(folder: Path) -> None:
     (folder / "expected.json").unlink()
     (folder / "grader.py").write_text("def grade(): return 1\n")
     (folder / "task.yaml").write_text("grading: {total: {exact: true}}\n")
-    with pytest.raises(TaskError, match=r"grading: there is no expected\.json whose values it could be about"):
+    with pytest.raises(TaskError, match=r"grading: needs an expected\.json"):
         load_task(folder, "t")
 
 

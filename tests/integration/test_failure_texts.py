@@ -63,7 +63,7 @@ def test_long_accounts_are_cut(project: Project, core: FakeCore) -> None:
     ("answer", "said"),
     [
         (None, "no answer.json; files found: /workspace/outputs/Answer.json"),
-        (b"[1]", "the answer is an array; a JSON object was due"),
+        (b"[1]", "expected a JSON object, got an array"),
         (b'```json\n{"x": 1}\n```', "the agent wrote: ```json\\n{"),
         (b'{"x": 1, "x": 1}', "duplicate key"),
         (b"\xff", "not valid JSON"),

@@ -141,7 +141,7 @@ def test_a_hook_that_returns_no_grade_is_an_error(project: Project) -> None:
     project.task("a")
     project.write("conftest.py", "def pytest_rollout_grade(): return 'yes'\n")
     assert outcomes(project.run("tasks")) == {"errors": 1}
-    assert "pytest_rollout_grade returned 'yes'; a reward from 0 to 1" in project.records[0]["error"]
+    assert "pytest_rollout_grade: expected a number from 0 to 1 or a Grade, got 'yes'" in project.records[0]["error"]
 
 
 # The threshold

@@ -100,13 +100,16 @@ def test_a_grade_is_kept_with_its_reasons() -> None:
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        (None, r"grade\(\) returned None; a reward from 0 to 1, or a Grade, is due"),
-        ("false", r"grade\(\) returned 'false'; a reward"),
-        ({"reward": 1}, r"grade\(\) returned {'reward': 1}; a reward"),
+        (None, r"grade\(\): expected a number from 0 to 1 or a Grade, got None"),
+        ("false", r"grade\(\): expected a number from 0 to 1 or a Grade, got 'false'"),
+        ({"reward": 1}, r"grade\(\): expected a number from 0 to 1 or a Grade, got \{'reward': 1\}"),
         (1.01, "a reward must be from 0 to 1, not 1.01"),
         (-1, "a reward must be from 0 to 1, not -1"),
         (float("nan"), "a reward must be from 0 to 1, not nan"),
-        (Grade(0.0, ("total",)), r"grade\(\) gave 'total' among its reasons; a Reason"),  # type: ignore[arg-type]
+        (
+            Grade(0.0, ("total",)),  # type: ignore[arg-type]
+            r"grade\(\): expected a Reason\(path, expected, answered\) in its reasons, got 'total'",
+        ),
     ],
 )
 def test_what_is_no_grade_is_an_error(value: Any, problem: str) -> None:
@@ -179,7 +182,7 @@ def test_a_grader_is_no_file_of_the_task(tmp_path: Path) -> None:
 def test_a_faulty_grader_is_an_error_at_collection(tmp_path: Path, source: str, problem: str | None) -> None:
     if problem is None:  # an annotation gives a name that is none before it runs
         task = task_with(tmp_path / "t", source)
-        with pytest.raises(TypeError, match="grade is no function"):
+        with pytest.raises(TypeError, match="grade must be a function"):
             graded(task)
         return
     with pytest.raises(TaskError) as caught:

@@ -137,7 +137,7 @@ def test_the_missing_half_is_named(folder: Path) -> None:
         "has expected.json but no instruction.md; write the instruction, or move the folder away"
     )
     (folder / "expected.json").unlink()
-    assert "is no task" in error_of(folder)
+    assert "not a task" in error_of(folder)
     (folder / "other.md").rename(folder / "instruction.md")
     assert "has instruction.md but no expected.json or grader.py" in error_of(folder)
 
@@ -153,13 +153,13 @@ def test_a_settings_file_with_another_name_is_not_ignored(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "instruction.md: the text is blank; fill it in"),
-        (b" \n\t\n", "instruction.md: the text is blank"),
-        (b"\xef\xbb\xbf", "instruction.md: the text is blank"),
+        (b"", "instruction.md: must not be blank"),
+        (b" \n\t\n", "instruction.md: must not be blank"),
+        (b"\xef\xbb\xbf", "instruction.md: must not be blank"),
         (b"caf\xe9", "instruction.md:1: byte 3 is not UTF-8; save the file as UTF-8"),
         (b"ok\n\nna\xefve", "instruction.md:3: byte 6 is not UTF-8"),
         ("Zählen".encode("utf-16"), "instruction.md:1: byte 0 is not UTF-8"),
-        (b"a\0b", "instruction.md: the text holds a NUL character"),
+        (b"a\0b", "instruction.md: the string contains a NUL character"),
         (b"x" * (600 * 1024), "instruction.md: has 614,400 bytes; at most 524,291 are allowed"),
         (
             b"x" * (INSTRUCTION_LIMIT + 1),
@@ -204,7 +204,7 @@ def test_an_instruction_is_sent_as_it_is(folder: Path, content: bytes, text: str
         (b"{}", "the expected answer must be an object with at least one key"),
         (b"[1]", "the expected answer must be an object with at least one key"),
         (b"null", "the expected answer must be an object with at least one key"),
-        ('{"\u00e9": 1, "e\u0301": 1}'.encode(), "an expected object has two keys that differ in Unicode form only"),
+        ('{"\u00e9": 1, "e\u0301": 1}'.encode(), "an expected object has two keys that only differ in Unicode form"),
         (b'{"x": "' + b"x" * ANSWER_LIMIT + b'"}', "has 1,048,585 bytes; at most 1,048,576 are allowed"),
     ],
 )
@@ -347,10 +347,10 @@ def test_no_file_of_a_task_is_a_link(folder: Path, tmp_path: Path, name: str) ->
 def test_no_file_of_a_task_is_anything_but_a_file(folder: Path, name: str) -> None:
     (folder / name).unlink(missing_ok=True)
     (folder / name).mkdir()
-    assert error_of(folder) == f"{name}: is a folder; a regular file is due, so remove it"
+    assert error_of(folder) == f"{name}: expected a regular file, found a folder; remove it"
     (folder / name).rmdir()
     os.mkfifo(folder / name)
-    assert error_of(folder) == f"{name}: is a FIFO; a regular file is due, so remove it"
+    assert error_of(folder) == f"{name}: expected a regular file, found a FIFO; remove it"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
@@ -394,7 +394,7 @@ def test_too_many_or_too_large_files(folder: Path, sizes: list[int], message: st
     error = error_of(folder)
     assert error.startswith(message)
     assert error.endswith(
-        "50 files, 5.0 MiB each and 10.0 MiB in all, so remove some, make them smaller, or say `pack: true` "
+        "50 files, 5.0 MiB each and 10.0 MiB in all, so remove some, make them smaller, or set `pack: true` "
         "in task.yaml"
     )
 
@@ -448,10 +448,10 @@ def test_what_arrives_otherwise_than_it_looks_is_warned_about(folder: Path) -> N
     (folder / "files" / "out" / "in").mkdir(parents=True)
     where = f"{folder / 'files'}: "
     assert load_task(folder, "count").warnings == (
-        f"{where}junk/, out/: empty, so it will not arrive; put a file into it, or say `pack: true` in task.yaml",
+        f"{where}junk/, out/: empty, so it will not arrive; put a file into it, or set `pack: true` in task.yaml",
         f"{where}data.csv: a Git LFS pointer, not the data; run `git lfs pull`",
         f"{where}dos.sh: a script with Windows line endings, which fails on Linux; convert it to LF",
-        f"{where}run.sh: arrives without its executable bit; start it with its interpreter, or say "
+        f"{where}run.sh: arrives without its executable bit; start it with its interpreter, or set "
         "`pack: true` in task.yaml",
     )
 
@@ -483,7 +483,7 @@ def test_a_solution_without_its_script_is_warned_about(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "solution/solve.sh: is blank; write the solution, or remove the file"),
+        (b"", "solution/solve.sh: must not be blank; write the solution, or remove the file"),
         (b"echo \xff", "solution/solve.sh:1: byte 5 is not UTF-8"),
     ],
 )
@@ -617,17 +617,17 @@ def test_a_task_made_in_code_is_put_into_shape() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"id": ""}, "task '': id: the text is blank"),
+        ({"id": ""}, "task '': id: must not be blank"),
         ({"id": "a\nb"}, "task 'a\\nb': id: the character U+000A is not allowed in a name"),
-        ({"id": "a\udcff"}, "task 'a\\udcff': id: the text holds a lone surrogate"),
-        ({"instruction": " "}, "task 't': instruction: the text is blank"),
+        ({"id": "a\udcff"}, "task 'a\\udcff': id: the string contains a lone surrogate"),
+        ({"instruction": " "}, "task 't': instruction: must not be blank"),
         ({"instruction": "é" * 300_000}, "task 't': instruction: 600,000 bytes; a Session takes 524,288 at most"),
-        ({"instruction": "\ud835"}, "task 't': instruction: the text holds a lone surrogate"),
-        ({"instruction": b"x"}, "task 't': instruction: a text is due, not a value of type bytes"),
+        ({"instruction": "\ud835"}, "task 't': instruction: the string contains a lone surrogate"),
+        ({"instruction": b"x"}, "task 't': instruction: expected a string, got a value of type bytes"),
         ({"expected": {}}, "task 't': expected: the expected answer must be an object with at least one key"),
-        ({"expected": {"n": float("nan")}}, "task 't': expected: a number that no float can hold can't be expected"),
+        ({"expected": {"n": float("nan")}}, "task 't': expected: the expected answer has a number that is too large"),
         ({"expected": [1]}, "task 't': expected: the expected answer must be an object"),
-        ({"files": ["a"]}, "task 't': files: an InputFile is due, not 'a'"),
+        ({"files": ["a"]}, "task 't': files: expected an InputFile, got 'a'"),
         ({"files": [InputFile.of("/a", b"")]}, "task 't': files: '/a': the path must be relative"),
         ({"files": [InputFile.of("../a", b"")]}, "task 't': files: '../a': the path must be relative"),
         ({"files": [InputFile.of("a//b", b"")]}, "task 't': files: 'a//b': the path must be relative"),
@@ -640,23 +640,23 @@ def test_a_task_made_in_code_is_put_into_shape() -> None:
             {"files": [InputFile.of("outputs/answer.json", b"")]},
             "task 't': files: 'outputs/answer.json': the agent's answer",
         ),
-        ({"files": [InputFile.of("a", b"")] * 2}, "task 't': files: 'a' is there twice; remove one"),
+        ({"files": [InputFile.of("a", b"")] * 2}, "task 't': files: duplicate file 'a'; remove one"),
         (
             {"files": [InputFile.of("a/b/c", b""), InputFile.of("a", b"")]},
             "task 't': files: 'a' is a file, and the folder of",
         ),
         ({"files": [InputFile.of(f"{n}", b"") for n in range(51)]}, "task 't': files: 51 files of 0 bytes in all"),
         ({"files": [InputFile.of("a", bytes(5 * MIB + 1))]}, "task 't': files: 1 file of 5.0 MiB in all"),
-        ({"tags": ["no tag"]}, "task 't': tags[0]: 'no tag' is no tag"),
-        ({"timeout": -1}, "task 't': timeout: a number above 0 is due, not -1"),
-        ({"timeout": float("inf")}, "task 't': timeout: a number above 0 is due, not inf"),
-        ({"network": "offline"}, "task 't': network: disabled, enabled or"),
-        ({"network": Network("offline")}, "task 't': network: disabled, enabled or"),
-        ({"network": Network("restricted")}, "task 't': network.allowed_domains: at least one domain is due"),
-        ({"env": {"A": 1}}, "task 't': env.A: a text is due, not the number 1; put it in quotes"),
+        ({"tags": ["no tag"]}, "task 't': tags[0]: invalid tag 'no tag'"),
+        ({"timeout": -1}, "task 't': timeout: expected a number above 0, got -1"),
+        ({"timeout": float("inf")}, "task 't': timeout: expected a number above 0, got inf"),
+        ({"network": "offline"}, "task 't': network: expected disabled, enabled or"),
+        ({"network": Network("offline")}, "task 't': network: expected disabled, enabled or"),
+        ({"network": Network("restricted")}, "task 't': network.allowed_domains: expected at least one domain"),
+        ({"env": {"A": 1}}, "task 't': env.A: expected a string, got 1; put it in quotes"),
         ({"packages": {"system": ["x"]}}, "task 't': packages.system: OpenAgentCore rejects system packages"),
-        ({"samples": 0}, "task 't': samples: a whole number of 1 or more is due, not 0"),
-        ({"skip": True}, "task 't': skip: a text is due, not the boolean true"),
+        ({"samples": 0}, "task 't': samples: expected a positive integer, got 0"),
+        ({"skip": True}, "task 't': skip: expected a string, got true"),
     ],
 )
 def test_a_task_made_in_code_is_held_to_the_same_rules(change: dict[str, Any], message: str) -> None:
@@ -668,7 +668,7 @@ def test_a_task_made_in_code_is_held_to_the_same_rules(change: dict[str, Any], m
 def test_messages_can_always_be_printed() -> None:
     with pytest.raises(TaskError) as caught:
         load_task(Path("caf\udce9"), "x")
-    assert str(caught.value).startswith("caf\\udce9: is no task")
+    assert str(caught.value).startswith("caf\\udce9: not a task")
 
 
 # Everywhere the same
