@@ -1,3 +1,3 @@
-"""What a run amounts to, computed from its rows alone and shown as text."""
+"""Reports of runs as Markdown, as text for terminals, and as HTML. Numbers come from `results`."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Text and numbers made safe and honest for one cell of a Markdown table, and the table itself.
+"""Markdown tables, and text made safe for their cells.
 
-The result is Markdown that any renderer takes and that reads well in a terminal: ASCII but for what is in names.
+The result is Markdown for any renderer that is also easy to read in a terminal: ASCII, except for names.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ MAX_WIDTH = 72
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _SPECIAL = re.compile(
     r"""[\\`*\[\]|~&<>]          # code, emphasis, links, cells, entities, HTML
-    | (?<![^\W_])_ | _(?![^\W_])  # emphasis; an underscore within a word is none
-    | (?<=:)//                    # what would become a link by itself
+    | (?<![^\W_])_ | _(?![^\W_])  # emphasis; not an underscore within a word
+    | (?<=:)//                    # what would become a link
     | (?<=www)\.
     """,
     re.VERBOSE | re.IGNORECASE,
@@ -29,16 +29,16 @@ _SPECIAL = re.compile(
 
 
 def escape(text: str) -> str:
-    """`text` as one line of Markdown that shows it and does nothing: no cell, HTML, link, emphasis or control code.
+    """Return `text` as one line of Markdown without effect: no cell, HTML, link, emphasis or control code.
 
-    White space of any kind, newlines included, becomes one space. Other control characters, those that reorder text,
-    and lone surrogates are shown by their number. Empty text gives `-`.
+    White space of any kind, including newlines, becomes one space. Other control characters, those that reorder text,
+    and lone surrogates become escapes. Empty text gives `-`, and long text loses its middle.
     """
     return prose(_clip(one_line(text))) or UNKNOWN
 
 
 def prose(text: str) -> str:
-    """`text` as one line of Markdown, whole: like `escape`, for sentences."""
+    """Return `text` as one line of Markdown like `escape`, but whole: for sentences."""
     return _SPECIAL.sub(_harmless, one_line(text))
 
 
@@ -57,7 +57,7 @@ def _harmless(match: re.Match[str]) -> str:
 
 
 def width(text: str) -> int:
-    """How many columns of a terminal `text` takes: wide East Asian characters two, combining ones none."""
+    """Return how many columns of a terminal `text` takes: wide East Asian characters two, combining ones none."""
     if text.isascii():
         return len(text)
     return sum(_columns(character) for character in text)
@@ -70,7 +70,7 @@ def _columns(character: str) -> int:
 
 
 def wrapped(text: str, width: int | None) -> str:
-    """A paragraph, or a list's entry, in lines of `width` columns; None: in one."""
+    """Return a paragraph, or a list's entry, in lines of `width` columns; None: in one line."""
     if width is None:
         return text
     indent = "  " if text.startswith("- ") else ""
@@ -79,7 +79,7 @@ def wrapped(text: str, width: int | None) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its head, its cells (escaped already), and whether they are numbers, set to the right."""
+    """One column: its head, its escaped cells, and whether they are numbers, which are right-aligned."""
 
     head: str
     cells: Sequence[str]
@@ -90,7 +90,7 @@ class Column:
         return max(3, *(width(text) for text in (self.head, *self.cells)))
 
     def line(self, text: str) -> str:
-        """`text` padded to the column's width."""
+        """Return `text` padded to the column's width."""
         padding = " " * (self.width - width(text))
         return padding + text if self.numeric else text + padding
 
@@ -100,7 +100,7 @@ class Column:
 
 
 def table(columns: Sequence[Column]) -> str:
-    """A Markdown table whose columns line up, with a newline at the end of each line."""
+    """Return a Markdown table with aligned columns and a newline at the end of each line."""
     rows = zip(*(column.cells for column in columns), strict=True)
     body = [_row(column.line(cell) for column, cell in zip(columns, row, strict=True)) for row in rows]
     heads = _row(column.line(column.head) for column in columns)
@@ -108,7 +108,7 @@ def table(columns: Sequence[Column]) -> str:
 
 
 def table_width(columns: Sequence[Column]) -> int:
-    """Columns of a terminal that `table` would take."""
+    """Return how many columns of a terminal `table` takes."""
     return sum(column.width + 3 for column in columns) + 1
 
 

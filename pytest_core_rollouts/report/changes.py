@@ -1,4 +1,4 @@
-"""A comparison as text: what changed, how sure that is, and what could not have been seen."""
+"""A comparison as text: what changed, how certain it is, and which drops it could not detect."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pytest_core_rollouts.results.number_text import decimal, p_clause, p_value_
 from pytest_core_rollouts.text import listed
 
 FEW = 5
-"""Tasks named in a terminal that was not asked for more."""
+"""Number of tasks named in a terminal without -v."""
 
 
 def changes(comparison: Comparison, before: str, after: str, *, width: int | None = None, whole: bool = True) -> str:
-    """Markdown, also for terminals (`width` columns): `after` compared with `before`, worst tasks first.
+    """Return Markdown, also for terminals (`width` columns): `after` compared with `before`, worst tasks first.
 
-    Unless it is to be `whole`, tasks are named in a sentence instead of a table.
+    If not `whole`, tasks are named in a sentence instead of a table.
     """
     changed = sorted((one for one in comparison.tasks if one.difference), key=lambda one: (one.difference, one.task))
     sentences = [*_certainty(comparison), *_left_out(comparison, whole=whole)]
@@ -32,7 +32,7 @@ def changes(comparison: Comparison, before: str, after: str, *, width: int | Non
 
 
 def headline(comparison: Comparison) -> str:
-    """The change in one clause."""
+    """Return the change in one clause."""
     if comparison.difference is None:
         return "no task can be compared"
     before, after = comparison.means
@@ -63,12 +63,12 @@ def _certainty(comparison: Comparison) -> Iterator[str]:
 
 
 def could_see(power: Power) -> Iterator[str]:
-    """What could have been seen, in sentences."""
+    """Yield what the comparison could detect, in clauses."""
     yield from (f"it could {sight}" for sight in detectable_changes(power))
 
 
 def detectable_changes(power: Power) -> Iterator[str]:
-    """What can be seen: clauses that follow "it can"."""
+    """Yield what can be detected: clauses that follow "it can"."""
     tasks = f"{power.tasks} task{'s' if power.tasks > 1 else ''}"
     if not power.solved:
         yield f"say nothing of lost rollouts: none of the {tasks} was solved before"
@@ -79,7 +79,7 @@ def detectable_changes(power: Power) -> Iterator[str]:
             f"see a drop of {decimal(power.overall.drop)} in the mean ({power.overall.rollouts} fewer of "
             f"{power.rollouts} rollouts solved, spread over the tasks), a smaller one only if few tasks bear it"
         )
-    if power.solved and power.least is not None and not power.sees_a_task:
+    if power.solved and power.least is not None and not power.detects_single_task:
         n1, c1, n2 = power.least
         yield (
             f"fail no single task: even {c1}/{n1} -> 0/{n2} has {p_clause(power.p)}, "

@@ -1,8 +1,8 @@
-"""The HTML report: one file that works from a disk, an artifact store or a mail, with no network and no server.
+"""The HTML report: one file that works from a disk, an artifact store or a mail, without network or server.
 
-Nothing that an agent, a task or a server wrote is ever markup. It is JSON, deflated and in base64, which the page's
-own script unpacks and shows as text; the page's policy allows that script and its style sheet by their hash, and
-nothing else, and forbids (with Trusted Types) every way of making markup out of text.
+Nothing that an agent, a task or a server wrote becomes markup. It is deflated JSON in base64, which the page's script
+unpacks and shows as text. The page's policy only allows that script and its style sheet, by their hashes, and forbids
+(with Trusted Types) every way to turn text into markup.
 
 The file is written as a stream: the page, the index, the script, then the details in pieces of about a megabyte, each
 unpacked only when one of its rollouts is opened. A browser shows the overview as soon as it has read the first part.
@@ -28,7 +28,7 @@ from pytest_core_rollouts.report.html_data import details, index, scan
 from pytest_core_rollouts.results.comparison import Baseline
 
 PIECE = 1 << 20
-"""Characters of JSON that are packed together; a rollout that is longer has a piece of its own."""
+"""Characters of JSON that are packed together; a longer rollout is a separate piece."""
 
 _SCRIPTS = (
     *("dom", "data", "text", "diff", "items", "charts", "lists", "outcomes", "figures"),
@@ -38,12 +38,12 @@ _LEVEL = 6
 
 
 class HtmlReportError(Exception):
-    """The report cannot be written; the text says why and what to do."""
+    """The report can't be written. `str()` says why and what to do."""
 
 
 @dataclass(frozen=True)
 class HtmlReport:
-    """A report that was written: where, its size in bytes, and how many rollouts and pieces are in it."""
+    """A written report: its path, its size in bytes, and the number of rollouts and pieces in it."""
 
     path: Path
     size: int
@@ -52,7 +52,7 @@ class HtmlReport:
 
     @property
     def extent(self) -> str:
-        """Such as `(12.3 MB, 5000 rollouts)`: what to know before it is opened or sent."""
+        """Size and content before it is opened or sent, such as `(12.3 MB, 5000 rollouts)`."""
         return f"({_size(self.size)}, {self.rollouts} rollout{'' if self.rollouts == 1 else 's'})"
 
     def __str__(self) -> str:
@@ -68,28 +68,28 @@ def write_html(
     run_id: str | None = None,
     hide_expected: bool = False,
 ) -> HtmlReport:
-    """Write the report of all rows of `records_paths`, in their order, to `out`; folders are made as needed.
+    """Write the report of all rows of `records_paths`, in their order, to `out`, and create missing folders.
 
-    `items_limit` keeps that many Items of each rollout, from both ends. `baseline` is compared with. `run_id`
-    leaves out the rows of other runs, `hide_expected` leaves expected values out. The same files give the same bytes.
+    `items_limit` keeps that many Items of each rollout, from both ends. The run is compared with `baseline`. `run_id`
+    leaves out the rows of other runs, `hide_expected` leaves out expected values. The same files give the same bytes.
 
-    Raises RecordsError for a file that cannot be read, HtmlReportError where the report cannot be written (then `out`
-    is as it was).
+    Raises RecordsError for a file that can't be read, and HtmlReportError if the report can't be written; `out` is then
+    unchanged.
     """
     render = _template()
     if out.is_dir():
-        raise HtmlReportError(f"{out}: is a folder; name a file in it")
-    if out.exists() and not out.is_file():  # a device or a pipe: the report would take its place
-        raise HtmlReportError(f"{out}: is no regular file; name another")
+        raise HtmlReportError(f"{out}: is a folder; add a file name")
+    if out.exists() and not out.is_file():  # the report would replace a device or a pipe
+        raise HtmlReportError(f"{out}: is not a regular file; choose another path")
     found = scan(records_paths, run_id)
     data = index(found, [path.name for path in records_paths], baseline)
     pieces = _Pieces(details(records_paths, found, items_limit=items_limit, hide_expected=hide_expected))
     try:
-        with whole_file(out.resolve()) as file:  # what a link leads to, not the link
+        with whole_file(out.resolve()) as file:  # the target of a link, not the link
             for text in render(_title(data), _pack([json.dumps(data, separators=(",", ":"), allow_nan=False)]), pieces):
                 file.write(text.encode("utf-8"))
     except OSError as error:
-        raise HtmlReportError(f"{out.resolve()}: cannot write the HTML report: {error.strerror or error}") from error
+        raise HtmlReportError(f"{out.resolve()}: can't write the HTML report: {error.strerror or error}") from error
     return HtmlReport(out, out.stat().st_size, len(found.rows), pieces.count)
 
 
@@ -109,9 +109,9 @@ class _Piece:
 
 
 class _Pieces:
-    """The details in pieces, each made shortly before it is asked for. One pass only.
+    """The details in pieces, each made shortly before it is needed. Can be iterated once.
 
-    Packing is most of the work, and done by threads (zlib leaves the interpreter free), a few pieces ahead.
+    Packing is most of the work. Threads do it a few pieces ahead (zlib releases the GIL).
     """
 
     def __init__(self, details: Iterable[str]) -> None:
@@ -130,7 +130,7 @@ class _Pieces:
                 yield self._piece(*ahead.popleft())
 
     def _batches(self) -> Iterator[tuple[int, Sequence[str]]]:
-        """Rows that are packed together, and which is the first."""
+        """Yield the texts of rows that are packed together, with the number of the first."""
         first, size = 0, 0
         texts: list[str] = []
         for text in self._details:
@@ -148,13 +148,13 @@ class _Pieces:
 
 
 def _array(texts: Iterable[str]) -> Sequence[str]:
-    """The parts of a JSON array of JSON texts."""
+    """Return the parts of a JSON array of JSON texts."""
     parts = [part for text in texts for part in (",", text)]
     return ["[", *parts[1:], "]"]
 
 
 def _pack(texts: Iterable[str]) -> str:
-    """ASCII texts, deflated as one (zlib, RFC 1950), in base64: safe within a script element."""
+    """Return ASCII texts, deflated as one (zlib, RFC 1950), in base64, which is safe in a script element."""
     deflate = zlib.compressobj(_LEVEL)
     packed = [deflate.compress(text.encode("ascii")) for text in texts]
     return base64.b64encode(b"".join([*packed, deflate.flush()])).decode("ascii")
@@ -164,7 +164,7 @@ def _pack(texts: Iterable[str]) -> str:
 
 
 def require_jinja() -> None:
-    """Make sure, before any paid work, that a report can be made. Raises HtmlReportError."""
+    """Raise HtmlReportError if Jinja2 is missing, so that no run is paid for in vain."""
     try:
         import jinja2  # noqa: F401
     except ImportError:
@@ -174,7 +174,7 @@ def require_jinja() -> None:
 
 
 def _template() -> Any:
-    """A function of title, index and pieces that gives the page's text in parts."""
+    """Return a function of title, index and pieces that yields the page's text in parts."""
     require_jinja()
     import jinja2
 

@@ -1,10 +1,10 @@
-"""What the HTML report holds: an index of every rollout, small, and each rollout's details, to be unpacked on demand.
+"""The data of the HTML report: a small index of every rollout, and the details of each, which are unpacked on demand.
 
-All of it is plain JSON data. Rows are read twice, one at a time: first for the index, then for the details, so that
-memory stays bounded by the index however long the trajectories are.
+All of it is plain JSON. Rows are read twice, one at a time: first for the index, then for the details. So memory is
+bounded by the index, however long the trajectories are.
 
-Values an agent gave (answers, the places where they differ) are carried as JSON text made here: a browser would round
-integers beyond 2^53, and two different answers would look the same.
+Answers and their differences are stored as JSON text made here: a browser would round integers beyond 2^53, and two
+different answers would look equal.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from pytest_core_rollouts.results.significance import LEVEL
 from pytest_core_rollouts.results.summary import AgentScore, Estimate, Summary, agent_key, summarize
 
 BRIEF = 240
-"""Characters of an error or a reason that the index holds, to be shown in lists and searched."""
+"""Characters of an error or a reason in the index, which lists show and searches use."""
 VALUE_LIMIT = 20_000
 """Characters of one expected or answered value."""
 ITEM_LIMIT = 4 << 20
 """Characters of JSON of one Item; the strings of a longer one are cut."""
 ROLLOUT_LIMIT = 48 << 20
-"""Characters of JSON of one rollout's Items; of more the middle is left out."""
+"""Characters of JSON of one rollout's Items; the middle of a longer one is left out."""
 CURVE_POINTS = 32
 
 OUTCOMES = ("solved", "partial", "unsolved", "timeout", "failed", "error", "cancelled", "not run")
-"""What came of a rollout, as colors and filters know it. `failed` is the agent's own doing, with a reward of 0."""
+"""Outcomes of a rollout, for colors and filters. `failed` was caused by the agent and has reward 0."""
 
 
 def outcome(record: RolloutRecord) -> str:
-    """One of OUTCOMES."""
+    """Return one of OUTCOMES."""
     if record.interrupted:
         return "not run"
     if record.reward is None:
@@ -58,14 +58,14 @@ def outcome(record: RolloutRecord) -> str:
 
 @dataclass(frozen=True)
 class Scan:
-    """All rows that count, without what is large, and where they stand."""
+    """All effective rows without their large fields, and their positions."""
 
     rows: Sequence[RolloutRecord]
-    """Items, answers, reasons, notes and most of a long error are dropped."""
+    """Without Items, answers, reasons, notes and the end of a long error."""
     briefs: Sequence[tuple[int, str]]
-    """For each row the number of its Items and a line on why it has no reward or not the full one."""
+    """For each row the number of its Items and a line that says why its reward is missing or below 1."""
     positions: frozenset[int]
-    """Which of all rows that were read, counted from 0, these are."""
+    """The positions of these rows among all rows that were read, counted from 0."""
     run_id: str | None
 
     def summary(self, *, judged: bool = False) -> Summary:
@@ -73,7 +73,7 @@ class Scan:
 
 
 def scan(paths: Iterable[Path], run_id: str | None = None) -> Scan:
-    """Read every row once, or only those of one run. Raises RecordsError for a file that cannot be read."""
+    """Read every row once, or only those of one run. Raises RecordsError for a file that can't be read."""
     slim: list[RolloutRecord] = []
     briefs: list[tuple[int, str]] = []
     for record in _rows(paths, run_id):
@@ -115,7 +115,7 @@ def _path(reason: Any) -> str:
 
 
 def index(found: Scan, files: Sequence[str], baseline: Baseline | None = None) -> dict[str, Any]:
-    """Everything the overview needs, and for each rollout what a list shows of it. Row r is the r-th that counts."""
+    """Return the data of the overview and of the lists. Row r is the r-th effective row."""
     summary = found.summary()
     keys = {key: at for at, key in enumerate(sorted({agent_key(row) for row in found.rows}))}
     tasks = {task: at for at, task in enumerate(summary.tasks)}
@@ -138,7 +138,7 @@ def index(found: Scan, files: Sequence[str], baseline: Baseline | None = None) -
 def _columns(
     found: Scan, tasks: Mapping[str, int], agents: Mapping[tuple[str, str, str, str], int], runs: Mapping[str, int]
 ) -> dict[str, list[Any]]:
-    """One list for each field, each with an entry for each rollout: half the size of a list of objects."""
+    """Return one list per field with an entry per rollout: half the size of a list of objects."""
     rows = found.rows
     return {
         "id": [row.rollout_id for row in rows],
@@ -152,12 +152,12 @@ def _columns(
         "tokens": [row.tokens for row in rows],
         "items": [items for items, _ in found.briefs],
         "brief": [brief for _, brief in found.briefs],
-        "xfail": [at for at, row in enumerate(rows) if row.xfail],  # few: their places
+        "xfail": [at for at, row in enumerate(rows) if row.xfail],  # their positions, because they are few
     }
 
 
 def _faults(rows: Sequence[RolloutRecord]) -> list[dict[str, Any]]:
-    """What went wrong, by kind, the most frequent first: how often, and the first row of each."""
+    """Return the kinds of errors, the most frequent first, with count and first row."""
     kinds: dict[str, list[int]] = {}
     for at, row in enumerate(rows):
         if row.status != "completed" and not row.interrupted:
@@ -195,7 +195,7 @@ def _agent(agent: AgentScore, tasks: Mapping[str, int]) -> dict[str, Any]:
 
 
 def figure(estimate: Estimate) -> dict[str, Any]:
-    """An estimate as numbers to draw and as the text that every report prints for it."""
+    """Return an estimate as numbers to draw and as the text that every report prints."""
     return {
         "value": None if estimate.value is None else float(estimate.value),
         "text": "n/a" if estimate.value is None else decimal(estimate.value),
@@ -208,7 +208,7 @@ def figure(estimate: Estimate) -> dict[str, Any]:
 
 
 def _points(most: int) -> list[int]:
-    """The ks of a curve: all of them, or, of many, ever sparser ones."""
+    """Return the ks of a curve: all, or if there are many, increasingly sparse ones."""
     if most <= CURVE_POINTS:
         return list(range(1, most + 1))
     steps = {max(1, round(most ** (step / (CURVE_POINTS - 1)))) for step in range(CURVE_POINTS)}
@@ -229,7 +229,7 @@ def _run(run_id: str, rows: Iterable[RolloutRecord]) -> dict[str, Any]:
 
 
 def _settings(rows: Iterable[RolloutRecord]) -> list[dict[str, Any]]:
-    """The different settings rollouts ran with, and how many ran with each."""
+    """Return the different settings, and the number of rollouts with each."""
     counts: dict[str, int] = {}
     for row in rows:
         text = json.dumps(jsonable(row.settings), sort_keys=True)
@@ -243,7 +243,7 @@ def _settings(rows: Iterable[RolloutRecord]) -> list[dict[str, Any]]:
 def details(
     paths: Iterable[Path], found: Scan, *, items_limit: int | None = None, hide_expected: bool = False
 ) -> Iterator[str]:
-    """For each row that counts, in order, everything the index does not hold, as JSON text in ASCII."""
+    """Yield for each effective row, in order, everything that is not in the index, as ASCII JSON text."""
     for position, record in enumerate(_rows(paths, found.run_id)):
         if position in found.positions:
             yield _detail(record, items_limit, hide_expected)
@@ -275,7 +275,7 @@ def _detail(record: RolloutRecord, items_limit: int | None, hide_expected: bool)
 
 
 def _reason(reason: Any, hide_expected: bool) -> dict[str, Any]:
-    """`expected` is left out where it is hidden, here or by the run that wrote the row."""
+    """Return a reason; `expected` is left out if it is hidden, here or by the run that wrote the row."""
     known = reason if isinstance(reason, dict) else {}
     shown = {key: _text(known[key]) for key in ("answered", "expected") if key in known}
     if hide_expected:
@@ -284,13 +284,13 @@ def _reason(reason: Any, hide_expected: bool) -> dict[str, Any]:
 
 
 def _text(value: Any, limit: int | None = VALUE_LIMIT) -> str:
-    """A value as JSON text, over several lines where it is a list or an object."""
+    """Return a value as JSON text; a list or an object takes several lines."""
     text = json.dumps(value, ensure_ascii=False, indent=2)
     return text if limit is None or len(text) <= limit else f"{text[:limit]} [{len(text) - limit:,} characters more]"
 
 
 def _items(items: Sequence[Any], limit: int | None) -> tuple[list[str], dict[str, int] | None]:
-    """The Items as JSON text; of too many the middle is left out, and `gap` says after which Item and how many."""
+    """Return the Items as JSON text. Of too many the middle is left out; `gap` says where and how many."""
     keep = len(items) if limit is None else min(limit, len(items))
     head = [_item(item) for item in items[: (keep + 1) // 2]]
     tail = [_item(item) for item in items[len(items) - keep // 2 :]]
@@ -307,7 +307,7 @@ def _item(item: Any) -> str:
 
 
 def _cut(value: Any) -> Any:
-    """`value` with its longest strings cut short, so that it is within ITEM_LIMIT unless it has very many parts."""
+    """Return `value` with its longest strings cut, so that it fits ITEM_LIMIT unless it has very many parts."""
     if isinstance(value, str) and len(value) > ITEM_LIMIT // 8:
         half = ITEM_LIMIT // 16
         return f"{value[:half]}\n[{len(value) - 2 * half:,} characters left out of the report]\n{value[-half:]}"
@@ -326,7 +326,7 @@ def _dump(value: Any) -> str:
 def compare_runs(
     now: Summary, baseline: Baseline, tasks: Mapping[str, int], agents: Mapping[tuple[str, str, str, str], int]
 ) -> dict[str, Any]:
-    """JSON data. `tasks` and `agents` (by `Summary`'s key) give the places by which the report names them."""
+    """Return what changed for each agent, as JSON data. `tasks` and `agents` map ids and keys to positions."""
     pairs = [(agents[_agent_key(agent)], agent, baseline.of(agent, now)) for agent in now.agents]
     matched = [other for _, _, other in pairs if other is not None]
     return {

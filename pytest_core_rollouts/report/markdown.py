@@ -1,6 +1,6 @@
-"""A summary as Markdown: for a file, and, fitted to a width, for a terminal.
+"""A summary as Markdown: for a file, for a terminal of some width, and for the page of a GitHub Actions job.
 
-The same summary always gives the same text, byte for byte: no clock, no locale, nothing of this machine.
+The same summary always gives the same bytes: they do not depend on the time, the locale or the machine.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pytest_core_rollouts.results.summary import AgentScore, Estimate, Summary, 
 from pytest_core_rollouts.text import listed
 
 MAX_TASKS = 50
-"""Tasks shown one by one; of more, only those that were not always solved."""
+"""Maximum number of tasks in the table; of more tasks only those not always solved are shown."""
 FEW_TASKS = 10
-"""Tasks shown in a terminal that was not asked for more: those that were not always solved."""
+"""Maximum number of tasks in a terminal without -v, which only shows those not always solved."""
 FEW_KINDS = 3
-"""Kinds of faults shown there."""
+"""Maximum number of kinds of errors in a terminal without -v."""
 
 
 def markdown(summary: Summary, *, verdicts: Sequence[str] = (), appendix: Sequence[str] = ()) -> str:
-    """The whole report: what ran, what the gates say, a row per agent, what missing rewards could change, faults,
-    pass@k and pass^k, tasks, groups; then what `appendix` holds (comparisons).
+    """Return the whole report: what ran, verdicts, a row per agent, what missing rewards could change, errors, pass@k
+    and pass^k, tasks, groups, and then the texts in `appendix` (comparisons).
     """
     said = "".join(f"- {prose(verdict)}\n" for verdict in verdicts)
     parts = [*filter(None, (_header(summary), said)), *_parts(summary)]
@@ -33,10 +33,10 @@ def markdown(summary: Summary, *, verdicts: Sequence[str] = (), appendix: Sequen
 
 
 def terminal(summary: Summary, width: int = 80, *, whole: bool = False, groups: bool = False) -> str:
-    """The same for a terminal: short heads, and columns left out, least important first, until `width` fits.
+    """Return the report for a terminal: with short heads, and without the least important columns if `width` is small.
 
-    Unless it is to be `whole`, only what needs a look: tasks that were not always solved, estimates that the first
-    table does not imply, groups if asked for.
+    If not `whole`, it only has what needs attention: tasks that were not always solved, estimates that the first table
+    does not imply, and groups if `groups` is set.
     """
     return "\n".join([_header(summary), *_parts(summary, width=width, whole=whole, groups=groups or whole)])
 
@@ -83,7 +83,7 @@ def _counted(number: int, thing: str) -> str:
 
 @dataclass(frozen=True)
 class _Figure:
-    """A column of the agents' table. `rank`: 0 always stays; the highest is left out first where room is short."""
+    """A column of the agents' table. The one with the highest `rank` is left out first, one with rank 0 never."""
 
     head: str
     cell: Callable[[AgentScore], str]
@@ -181,10 +181,10 @@ def _tokens(agent: AgentScore) -> str:
 
 
 def _missing_note(agent: AgentScore, pass_head: str) -> str:
-    """What the rollouts without a grade could have made of the figures; empty where none is missing."""
+    """Return how rollouts without a reward could change the figures; empty if none is missing."""
     if not agent.missing:
         return ""
-    # "agent" comes first so that no name stands where Markdown would take it for a heading or a list
+    # "agent" comes first, because Markdown could take a name at the start for a heading or a list
     reward, share = agent.mean_reward, agent.solved_share
     counts = [("errors", agent.errors), ("not run", agent.not_run)]
     return (
@@ -196,7 +196,7 @@ def _missing_note(agent: AgentScore, pass_head: str) -> str:
 
 
 def _faults_by_kind(summary: Summary, most: int | None) -> str:
-    """Why rollouts have no reward: a line for each kind, the most frequent first."""
+    """Return a line for each kind of error, the most frequent first."""
     kinds: Counter[str] = Counter()
     for agent in summary.agents:
         kinds.update(dict(agent.faults))
@@ -230,7 +230,7 @@ def _estimate(estimate: Estimate) -> str:
 
 
 def _few_samples(summary: Summary, width: int | None, most: int | None) -> str:
-    """The tasks that some estimates leave out, each with how many of its samples have a reward."""
+    """Return the tasks that some estimates leave out, each with the number of its samples with a reward."""
     needed = summary.samples[1]
     lines = []
     for agent in summary.agents:
@@ -259,7 +259,7 @@ def _task_name(task: str, scores: dict[str, dict[str, TaskScore]]) -> str:
 
 
 def _chosen(tasks: Sequence[str], scores: dict[str, dict[str, TaskScore]], *, whole: bool) -> tuple[Sequence[str], str]:
-    """The tasks to show, and a sentence about the rest."""
+    """Return the tasks to show and a sentence about the rest."""
     if whole and len(tasks) <= MAX_TASKS:
         return tasks, ""
     most = MAX_TASKS if whole else FEW_TASKS
@@ -270,7 +270,7 @@ def _chosen(tasks: Sequence[str], scores: dict[str, dict[str, TaskScore]], *, wh
     ]
     solved, more = len(tasks) - len(open_tasks), max(0, len(open_tasks) - most)
     if not (open_tasks or whole):
-        return (), ""  # the first table says it
+        return (), ""  # the first table shows it
     said = f"{_counted(solved, 'more task')} solved by every rollout" if solved or more else ""
     said += f", {more} more not{'' if whole else ' (-v shows them)'}" if more else ""
     return open_tasks[:most], f"{said}." if said else ""
@@ -284,7 +284,7 @@ def _count(score: TaskScore | None) -> str:
 
 
 def _gained(summary: Summary, width: int | None) -> str:
-    """Tasks beyond agents that one of them has come to solve."""
+    """Return tasks that were expected to fail and now pass."""
     lines = [
         f"- gained: {escape(task.task)} by {escape(agent.label)}: {task.solved} of {task.planned} samples pass; "
         "its xfail can go"
@@ -296,7 +296,7 @@ def _gained(summary: Summary, width: int | None) -> str:
 
 
 def _changed(summary: Summary, width: int | None) -> str:
-    """Tasks whose samples are not of one and the same task, since it was changed between the runs merged."""
+    """Return tasks that were changed between the merged runs, so that their samples differ in more than chance."""
     lines = []
     for agent in summary.agents:
         if changed := [escape(task.task) for task in agent.tasks if len(task.digests) > 1]:
@@ -316,7 +316,7 @@ def _whose(agent: AgentScore, summary: Summary) -> str:
 
 
 def _groups(summary: Summary) -> str:
-    """How much a run could teach: per agent, where there are several."""
+    """Return how many groups could teach something, per agent if there are several."""
     lines = [_group_line(agent, _whose(agent, summary)) for agent in summary.agents]
     return "".join(lines) + (
         "\nA group is the samples of one task by one agent. Methods that learn from groups (GRPO and its kin) compare\n"
@@ -337,16 +337,16 @@ def _group_line(agent: AgentScore, whose: str) -> str:
     return f"- groups{whose}: {health.complete} of {health.total} complete; {said}\n"
 
 
-# GitHub's step summary
+# The step summary of GitHub Actions: a file that `$GITHUB_STEP_SUMMARY` names
 
 
 LIMIT = 1024 * 1024
-"""Bytes that GitHub shows of one step; of a larger file it shows nothing."""
+"""Maximum size in bytes; GitHub shows nothing of a larger file."""
 CUT = "\n*The rest is left out: GitHub shows 1 MiB of a step.*\n"
 
 
 def append_summary(path: Path, text: str) -> None:
-    """Append `text`, cut at a line where the file would grow too large. Raises OSError."""
+    """Append `text`, cut at the end of a line if the file would become too large. Raises OSError."""
     taken = path.stat().st_size if path.exists() else 0
     data = text.encode("utf-8", "replace")
     room = LIMIT - taken

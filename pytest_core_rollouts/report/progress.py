@@ -1,4 +1,4 @@
-"""Where a run stands, in one line: counts as they come in, and the time that is left."""
+"""The progress of a run in one line: counts so far, and the estimated time left."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pytest_core_rollouts.results.number_text import decimal
 
 @dataclass
 class Progress:
-    """Counts of one run of `total` rollouts, at most `places` of them at a time."""
+    """Counts of a run with `total` rollouts, at most `places` of them at a time."""
 
     total: int
     places: int = 1
     done: int = 0
     errors: int = 0
     tokens: int | None = None
-    """None while no rollout has said."""
+    """None until a rollout reports its usage."""
     _rewards: float = 0.0
     _seconds: float = 0.0
     _timed: int = 0
 
     def note(self, reward: float | None, tokens: int | None, seconds: float) -> None:
-        """A rollout finished; no reward is an error."""
+        """Count a finished rollout; without a reward it is an error. `seconds` is 0 if unknown."""
         self.done += 1
         if reward is None:
             self.errors += 1
@@ -35,7 +35,7 @@ class Progress:
             self._timed += 1
 
     def line(self, in_flight: int | None) -> str:
-        """Such as `12/40 done, 8 in flight, mean reward 0.750, 1 error, 1.2M tokens, about 3 min left`."""
+        """Return a line: `12/40 done, 8 in flight, mean reward 0.750, 1 error, 1.2M tokens, about 3 min left`."""
         parts = [f"{self.done}/{self.total} done"]
         if in_flight:
             parts.append(f"{in_flight} in flight")
@@ -51,7 +51,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Time to go if the rest takes as long as what is done, and those in flight are half way; None without any."""
+        """Seconds left if the rest takes as long and those in flight are half done; None if unknown."""
         rest = self.total - self.done
         if not self._timed or rest <= 0:
             return None

@@ -1,7 +1,7 @@
-"""Two results of one agent, or of two agents, task by task: how much they differ, and how much of it may be chance.
+"""Two results compared task by task: how much they differ, and whether chance explains it. Also reads baselines.
 
-Only tasks that both have, unchanged, are compared: a task that was added, removed or rewritten says nothing about the
-agent. The tests are those of `significance`, the interval is that of `statistics`.
+Only tasks that both have, unchanged, are compared: a task that was added, removed or changed says nothing about the
+agent. The tests are in `significance`, the interval is in `passing`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any
 
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
 from pytest_core_rollouts.records.rows import read_records
-from pytest_core_rollouts.results import passing as statistics
-from pytest_core_rollouts.results import significance
+from pytest_core_rollouts.results import passing, significance
 from pytest_core_rollouts.results.significance import LEVEL, LeastDrop, PValue
 from pytest_core_rollouts.results.summary import AgentScore, Summary, TaskScore, agent_key, summarize
 
@@ -27,7 +26,7 @@ class TaskChange:
 
     before: TaskScore
     after: TaskScore
-    p: Fraction  # Fisher's, two-sided, of solved samples
+    p: Fraction  # of solved samples, by Fisher's exact test, two-sided
     corrected: Fraction  # by Holm, for all tasks compared
 
     @property
@@ -36,19 +35,19 @@ class TaskChange:
 
     @property
     def difference(self) -> Fraction:
-        """Of the mean rewards."""
+        """The difference of the mean rewards."""
         return (self.after.mean or Fraction(0)) - (self.before.mean or Fraction(0))
 
     @property
     def dropped(self) -> bool:
-        """Whether fewer samples are solved than chance explains."""
+        """Whether significantly fewer samples are solved."""
         before, after = self.before, self.after
         return self.corrected <= LEVEL and after.solved * before.graded < before.solved * after.graded
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`tasks` are those compared; the other task ids, all sorted, say why they were not."""
+    """The compared tasks, and the ids of all others, sorted, by the reason why they were not compared."""
 
     before: AgentScore
     after: AgentScore
@@ -61,39 +60,37 @@ class Comparison:
 
     @cached_property
     def difference(self) -> Fraction | None:
-        """Of the mean rewards over the tasks compared; None for none."""
-        return statistics.mean(self._differences)
+        """The difference of the mean rewards over the compared tasks; None without tasks."""
+        return passing.mean(self._differences)
 
     @cached_property
     def means(self) -> tuple[Fraction | None, Fraction | None]:
-        """The mean reward over the tasks compared, before and after."""
-        return statistics.mean(one.before.mean for one in self.tasks), statistics.mean(
-            one.after.mean for one in self.tasks
-        )
+        """The mean rewards over the compared tasks, before and after."""
+        return passing.mean(one.before.mean for one in self.tasks), passing.mean(one.after.mean for one in self.tasks)
 
     @cached_property
     def interval(self) -> tuple[float, float] | None:
-        """95%, of the difference over tasks like these."""
-        return statistics.difference_interval(self._differences)
+        """The 95% interval of the difference over tasks like these."""
+        return passing.difference_interval(self._differences)
 
     @cached_property
     def p_such_tasks(self) -> PValue:
-        """Two-sided, by sign-flip: would tasks like these differ?"""
+        """Two-sided p-value by sign-flip: would tasks like these differ?"""
         return significance.sign_flip(self._differences)
 
     @cached_property
     def p_these_tasks(self) -> PValue:
-        """Two-sided, by exchanging samples within tasks: do these very tasks differ?"""
+        """Two-sided p-value by exchanging samples within tasks: do these tasks differ?"""
         return significance.permutation(self._pairs)
 
     @cached_property
     def p_drop(self) -> PValue:
-        """The same, of a fall alone."""
+        """One-sided p-value, by the same test: did these tasks drop?"""
         return significance.permutation(self._pairs, drop=True)
 
     @property
     def dropped(self) -> bool:
-        """Whether the mean over these tasks fell by more than chance explains."""
+        """Whether the mean reward over these tasks dropped significantly."""
         return bool(self.difference and self.difference < 0 and self.p_drop.significant)
 
     @property
@@ -102,7 +99,7 @@ class Comparison:
 
     @property
     def lost(self) -> list[TaskChange]:
-        """Tasks solved by every sample before and by none now."""
+        """Tasks that every sample solved before and none solves now."""
         return [one for one in self.tasks if one.before.solved == one.before.graded and not one.after.solved]
 
     @cached_property
@@ -119,7 +116,7 @@ class Comparison:
 
 
 def compare(before: AgentScore, after: AgentScore) -> Comparison:
-    """Compare by task."""
+    """Compare two results by task."""
     old, new = ({score.task: score for score in agent.tasks} for agent in (before, after))
     both = sorted(old.keys() & new.keys())
     same = [task for task in both if old[task].digests == new[task].digests]
@@ -139,10 +136,10 @@ def compare(before: AgentScore, after: AgentScore) -> Comparison:
 
 
 def counterpart(agent: AgentScore, others: Summary, own: Summary) -> AgentScore | None:
-    """The agent of `others` to compare with: the one of the same harness, model and name.
+    """Return the agent of `others` with the same harness, model and name, or None.
 
-    Of several such, which differ in what their files said, the one that is the very same. Where both sides have a
-    single agent, these are compared whatever they are called. None where nobody fits.
+    If several match (their agent files differ), the one with the same digest is returned. If both sides have a single
+    agent, these two are compared, whatever their names.
     """
     named = [other for other in others.agents if other.identity == agent.identity]
     if len(named) > 1:
@@ -152,29 +149,29 @@ def counterpart(agent: AgentScore, others: Summary, own: Summary) -> AgentScore 
     return named[0] if named else None
 
 
-# What could be seen
+# What a comparison could detect
 
 
 @dataclass(frozen=True)
 class Power:
-    """What a comparison of these sizes can notice at all."""
+    """What a comparison of these sizes can detect."""
 
     tasks: int
-    least: tuple[int, int, int] | None  # (n before, c before, n after) of the task whose fall to 0 is the least likely
-    p: Fraction  # of that fall
+    least: tuple[int, int, int] | None  # (n before, c before, n after) of the task whose drop to 0 has the smallest p
+    p: Fraction  # of that drop
     corrected: Fraction  # the same after Holm's correction for all tasks
     overall: LeastDrop | None  # None: no drop could be significant
     rollouts: int  # after
     solved: int  # before
 
     @property
-    def sees_a_task(self) -> bool:
-        """Whether any single task could ever have dropped significantly."""
+    def detects_single_task(self) -> bool:
+        """Whether a drop of a single task could be significant."""
         return self.corrected <= LEVEL
 
 
 def power(counts: Iterable[tuple[int, int, int]]) -> Power:
-    """Of tasks given as (n before, c before, n after)."""
+    """Return what can be detected, given each task's (n before, c before, n after)."""
     tasks: Sequence[tuple[int, int, int]] = [one for one in counts if one[0] and one[2]]
     falls = [(significance.least_fisher(*one), one) for one in tasks]
     p, least = min(falls, default=(Fraction(1), None))
@@ -194,49 +191,52 @@ def power(counts: Iterable[tuple[int, int, int]]) -> Power:
 
 @dataclass(frozen=True)
 class Baseline:
-    """Where the rows came from, and what they amount to."""
+    """The file of an earlier run and the summary of its rows."""
 
     path: Path
     summary: Summary
 
     def of(self, agent: AgentScore, own: Summary) -> AgentScore | None:
-        """The agent's results in the baseline; see `comparison.counterpart`."""
+        """Return the agent's results in the baseline; see `counterpart`."""
         return counterpart(agent, self.summary, own)
 
     def comparisons(self, summary: Summary) -> list[Comparison]:
-        """For each agent of `summary` that the baseline has."""
+        """Return a comparison for each agent of `summary` that the baseline has."""
         pairs = [(self.of(agent, summary), agent) for agent in summary.agents]
         return [compare(before, agent) for before, agent in pairs if before is not None]
 
 
-def load_baseline(path: Path, *, but: str | None = None) -> Baseline:
-    """Read the file, without the rows of the run `but`, and without expected failures.
+def load_baseline(path: Path, *, exclude_run: str | None = None) -> Baseline:
+    """Read the file, without the rows of `exclude_run` and without expected failures.
 
-    Of a task that was changed between runs of the file only the newest version counts. Raises RecordsError, also for a
-    file without a single reward.
+    If a task was changed between the runs of the file, only its newest version counts. Raises RecordsError if the file
+    can't be read or has no reward.
     """
-    rows = [record for record in read_records(path, items=False) if record.run_id != but]
+    rows = [record for record in read_records(path, items=False) if record.run_id != exclude_run]
     summary = summarize(newest_versions(rows), judged=True)
     if not any(agent.graded for agent in summary.agents):
-        raise RecordsError(f"{path}: holds no graded rollout to compare with")
+        raise RecordsError(f"{path}: no graded rollouts to compare with")
     return Baseline(path, summary)
 
 
 def newest_versions(rows: Iterable[RolloutRecord]) -> Iterator[RolloutRecord]:
-    """The rows whose task is as in the newest row of that task and agent: an older version was another task."""
+    """Yield the rows whose task has the digests of the newest row of that task and agent."""
     rows = list(rows)
     newest: dict[Any, tuple[str, str]] = {}
     for row in sorted(rows, key=lambda row: (row.started_at or "", row.run_id)):
-        newest[_of(row)] = row.input_digest, row.grading_digest
-    return (row for row in rows if newest[_of(row)] == (row.input_digest, row.grading_digest))
+        newest[_task_key(row)] = row.input_digest, row.grading_digest
+    return (row for row in rows if newest[_task_key(row)] == (row.input_digest, row.grading_digest))
 
 
-def _of(row: RolloutRecord) -> tuple[Any, str]:
+def _task_key(row: RolloutRecord) -> tuple[Any, str]:
     return agent_key(row), row.task
 
 
 def comparisons(judged: Summary, baseline: Baseline | None) -> list[tuple[Comparison, str, str]]:
-    """Of a run with the baseline, else of its further agents with its first; each with what its sides are called."""
+    """Compare a run with the baseline, or without one its other agents with its first.
+
+    Returns each comparison with the names of its two sides.
+    """
     if baseline is not None:
         name = baseline.path.name
         return [

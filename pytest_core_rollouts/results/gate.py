@@ -1,9 +1,9 @@
-"""What the rollouts say about the run: passed, failed, or undecided, and why.
+"""Gates: whether a run passed, failed, or is undecided, and why.
 
-A gate judges one agent's results, never pytest: exit codes are the caller's. Undecided is neither passed nor failed:
-where rollouts have no reward, a verdict that could turn with them is not given. So a gate is asked twice, as if all of
-them had failed and as if all had passed, and only the same answer is an answer. Figures are compared as exact
-fractions: 0.79996 is below 0.8, and is shown with all its digits.
+A gate judges one agent's results; the caller makes an exit code of the verdict. If rollouts have no reward, a gate is
+evaluated twice: as if all of them had failed, and as if all had passed. If both give the same verdict, that is the
+verdict; if not, the run is undecided. Figures are compared as exact fractions: 0.79996 is below 0.8 and is shown with
+all its digits.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pytest_core_rollouts.results.summary import AgentScore, Estimate, Summary
 from pytest_core_rollouts.text import listed
 
 MIN_COVERAGE = Fraction(1, 2)
-"""The share of selected rollouts that must be graded before a run that only collects counts as one."""
+"""The share of selected rollouts that must be graded for the gate `none` to pass."""
 NAMED = 5
-"""Tasks that a verdict names one by one."""
+"""Number of tasks that a verdict names."""
 
 Identity: TypeAlias = tuple[str, str, "str | None"]
 """An agent's harness, model and name."""
@@ -42,12 +42,12 @@ class Evidence:
     agent: AgentScore
     baseline: AgentScore | None = None
     tasks: frozenset[str] = frozenset()
-    """All tasks that were selected, also those of which nothing ran."""
+    """All selected tasks, including those without a row."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`passed` is None where the gate is undecided; `text` says why."""
+    """`passed` is None if the gate is undecided; `text` says why."""
 
     passed: bool | None
     text: str
@@ -58,7 +58,7 @@ class Gate(ABC):
 
     expression: str
     asserts_each = False
-    """Whether every rollout is also a test that fails on its own."""
+    """Whether each rollout is a test that can fail."""
     needs_baseline = False
     needs_samples = 1
     """Samples that a task must have to be judged."""
@@ -85,7 +85,7 @@ class Each(Gate):
 
 
 class Collect(Gate):
-    """`none`: rewards decide nothing, but rollouts that never ran, or too few rewards, leave the run undecided."""
+    """`none`: rewards decide nothing, but if rollouts did not run or too few have a reward, the run is undecided."""
 
     expression = "none"
 
@@ -100,8 +100,8 @@ def _missing(agent: AgentScore) -> str:
         f"{agent.errors} without a reward" if agent.errors else "",
         f"{agent.not_run} did not run" if agent.not_run else "",
     )
-    said = ", ".join(filter(None, parts))
-    return f" ({said})" if said else ""
+    text = ", ".join(filter(None, parts))
+    return f" ({text})" if text else ""
 
 
 # ---- figures
@@ -149,7 +149,7 @@ class AtLeast(Gate):
 
 
 class _AgainstBaseline(Gate):
-    """Compares twice, with missing rollouts failed and passed, and decides where both say the same."""
+    """Compares twice, with missing rollouts failed and passed, and decides if both give the same verdict."""
 
     needs_baseline = True
 
@@ -175,7 +175,7 @@ class NoDrop(_AgainstBaseline):
 
     def judge(self, now: Comparison, worst: Comparison, best: Comparison, lacking: list[str]) -> Verdict:
         reasons = list(self._reasons(best))
-        if surely := _for_good(now.after, lacking):
+        if surely := _unobtainable(now.after, lacking):
             reasons.insert(0, f"no result for {listed(surely, NAMED)}, which the baseline has")
         if reasons:
             return Verdict(False, "; ".join(reasons))
@@ -196,18 +196,18 @@ class NoDrop(_AgainstBaseline):
             yield f"{_change(comparison)}, a significant drop ({p_clause(comparison.p_drop.value)})"
         if dropped := comparison.dropped_tasks:
             worst = sorted(dropped, key=lambda one: (one.corrected, one.task))
-            told = [
+            drops = [
                 f"{one.task} {one.before.solved}/{one.before.graded} -> {one.after.solved}/{one.after.graded} "
                 f"({p_clause(one.corrected)})"
                 for one in worst
             ]
-            yield f"significant drop on {listed(told, NAMED)}"
+            yield f"significant drop on {listed(drops, NAMED)}"
 
 
-def _for_good(agent: AgentScore, lacking: Sequence[str]) -> list[str]:
-    """Those of the tasks that lack a result to which no rollout still to run can give one.
+def _unobtainable(agent: AgentScore, lacking: Sequence[str]) -> list[str]:
+    """Return the tasks without a result that no pending rollout can give one.
 
-    Of tasks without a row some were skipped for certain where they are more than those that are still to be begun.
+    If more tasks have no row than are still planned to run, some of them were skipped.
     """
     done = {score.task: score.rows >= score.planned for score in agent.tasks}
     skipped = sum(task not in done for task in lacking) > agent.planned_tasks - len(done)
@@ -264,7 +264,7 @@ def _pass(sign: str, k: int, share: str) -> Gate:
 
 
 def parse_gate(text: str) -> Gate:
-    """The gate that `text` names. Raises GateError for one that is not known."""
+    """Return the gate that `text` names. Raises GateError if it is unknown."""
     for form, make in _FORMS.items():
         if (match := re.fullmatch(form, text.strip(), re.ASCII)) is not None:
             return make(match)
@@ -276,7 +276,7 @@ def parse_gate(text: str) -> Gate:
 
 @dataclass(frozen=True)
 class AllowedErrors:
-    """How many rollouts may be errors, of those selected: a number, or a share of them."""
+    """How many of the selected rollouts may be errors: a number, or a share of them."""
 
     text: str
     number: int | None = None
@@ -300,7 +300,7 @@ class AllowedErrors:
 
 @dataclass(frozen=True)
 class Judgment:
-    """One gate's verdict on a run: that of all agents together."""
+    """One gate's verdict on a run, over all its agents."""
 
     gate: str
     passed: bool | None
@@ -319,10 +319,10 @@ def judge(
     baseline: Baseline | None = None,
     selected: Mapping[Identity, frozenset[str]] | None = None,
 ) -> list[Judgment]:
-    """Every gate's verdict on a run, for each of its agents: the worst one decides.
+    """Return every gate's verdict on a run: the worst verdict of its agents decides.
 
-    `judged` is a summary without expected failures, `selected` the tasks selected of each agent, also where nothing
-    ran (default: the tasks that have a row).
+    `judged` is a summary without expected failures, `selected` the selected tasks of each agent, including those that
+    did not run (default: the tasks with a row).
     """
     return [_judgment(gate, judged, baseline, selected) for gate in gates]
 
@@ -330,46 +330,48 @@ def judge(
 def _judgment(
     gate: Gate, judged: Summary, baseline: Baseline | None, selected: Mapping[Identity, frozenset[str]] | None
 ) -> Judgment:
-    told: dict[str, Verdict] = {}
+    by_agent: dict[str, Verdict] = {}
     for agent in judged.agents:
         own = frozenset(score.task for score in agent.tasks)
         tasks = own if selected is None else selected.get(agent.identity, own)
         before = None if baseline is None else baseline.of(agent, judged)
-        told[agent.label] = _unless_unfinished(agent, gate.verdict(Evidence(agent, before, tasks)))
-    silent = judged.planned - sum(agent.planned for agent in judged.agents)
+        by_agent[agent.label] = _unless_unfinished(agent, gate.verdict(Evidence(agent, before, tasks)))
+    pending = judged.planned - sum(agent.planned for agent in judged.agents)
     if gate.needs_baseline and baseline is not None and selected is not None:
-        told |= {one.agent.label: gate.verdict(one) for one in _silent(judged, baseline, selected, silent)}
-    if silent:
-        told["others"] = Verdict(None, f"none of {silent} rollouts has run")
-    if not told and selected is not None and not any(selected.values()) and gate.expression in ("each", "none"):
-        told["all"] = Verdict(True, "every rollout was expected to fail")
-    verdicts = [verdict.passed for verdict in told.values()]
+        by_agent |= {
+            one.agent.label: gate.verdict(one) for one in _agents_without_rows(judged, baseline, selected, pending)
+        }
+    if pending:
+        by_agent["others"] = Verdict(None, f"none of {pending} rollouts has run")
+    if not by_agent and selected is not None and not any(selected.values()) and gate.expression in ("each", "none"):
+        by_agent["all"] = Verdict(True, "every rollout was expected to fail")
+    verdicts = [verdict.passed for verdict in by_agent.values()]
     passed = False if False in verdicts else None if None in verdicts or not verdicts else True
-    if len(told) == 1:
-        [text] = [verdict.text for verdict in told.values()]
+    if len(by_agent) == 1:
+        [text] = [verdict.text for verdict in by_agent.values()]
     else:
-        text = "; ".join(f"{label}: {verdict.text}" for label, verdict in told.items())
+        text = "; ".join(f"{label}: {verdict.text}" for label, verdict in by_agent.items())
     return Judgment(gate.expression, passed, text or "no rollout has run")
 
 
-def _silent(
+def _agents_without_rows(
     judged: Summary, baseline: Baseline, selected: Mapping[Identity, frozenset[str]], planned: int
 ) -> Iterator[Evidence]:
-    """Of agents that have no row at all, though tasks were selected of them that the baseline has.
+    """Yield the evidence of agents without a row that have selected tasks which the baseline has.
 
-    `planned`: the rollouts of all such agents that are still to run; of none all tasks were skipped.
+    `planned` is the number of pending rollouts of all such agents; 0 means that all their tasks were skipped.
     """
-    heard = {agent.identity for agent in judged.agents}
+    with_rows = {agent.identity for agent in judged.agents}
     for before in baseline.summary.agents:
         tasks = selected.get(before.identity, frozenset())
-        if before.identity not in heard and any(score.graded and score.task in tasks for score in before.tasks):
+        if before.identity not in with_rows and any(score.graded and score.task in tasks for score in before.tasks):
             of_tasks = len(tasks) if planned else 0
             now = dataclasses.replace(before, tasks=(), planned=planned, planned_tasks=of_tasks)
             yield Evidence(now, before, tasks)
 
 
 def _unless_unfinished(agent: AgentScore, verdict: Verdict) -> Verdict:
-    """Nothing passes on no result at all, or before every rollout has run."""
+    """Return undecided instead of passed if there is no result or a rollout has not run."""
     if verdict.passed and not (agent.graded and agent.rows >= agent.planned):
         return Verdict(None, f"{verdict.text}{'' if _missing(agent) in verdict.text else _missing(agent)}")
     return verdict

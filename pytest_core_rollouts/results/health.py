@@ -1,4 +1,11 @@
-"""What else rows tell about a run: how many groups could teach something, and what kinds of faults there were."""
+"""What rows say about the health of a run: groups that can teach something, kinds of errors, and two warnings.
+
+- A Turn that failed for a reason that its Core does not name is missing data, or reward 0 if the user says so. A policy
+  that learned to break its Turns would show as an agent whose Turns fail more often. So each agent is compared with all
+  others by Fisher's exact test, and so is each task; Holm's correction counts all these comparisons.
+- What a grader raises is missing data, because a grader that fails on right answers must not teach that they are wrong.
+  But an answer can make a grader raise. So each report names these rollouts.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +34,8 @@ if TYPE_CHECKING:
 class GroupHealth:
     """How many groups (the samples of one task by one agent in one run) could teach something.
 
-    Methods that learn from a group (GRPO and its kin) compare each reward with the group's mean: where all are the
-    same, every advantage is 0 and the group teaches nothing, whatever it cost.
+    Methods that learn from groups, such as GRPO, compare each reward with the group's mean. If all rewards are equal,
+    every advantage is 0 and the group teaches nothing.
     """
 
     total: int
@@ -36,7 +43,7 @@ class GroupHealth:
     signal: int  # rewards differ
     all_one: int
     all_zero: int
-    alike: int  # the same reward throughout, between 0 and 1
+    alike: int  # all rewards equal, between 0 and 1
     empty: int  # no reward at all
 
 
@@ -71,7 +78,7 @@ def _group_kind(group: Iterable[RolloutRecord]) -> str | int:
     return int(reward) if reward in (0, 1) else "alike"
 
 
-_PARTICULAR = re.compile(
+_SPECIFIC = re.compile(
     r"""\b(?=[\w-]*[A-Za-z])(?=[\w-]*\d)[\w-]{8,}\b  # ids: letters and digits in one long word
     | \b\d+\.\d+\b | \b\d{4,}\b                      # measured times, sizes, ports
     """,
@@ -81,9 +88,9 @@ _KIND_LENGTH = 100
 
 
 def fault_kind(row: RolloutRecord) -> str:
-    """The kind of a fault: its status and text without what differs from one rollout to the next."""
+    """Return the kind of an error: its status and text without what differs between rollouts."""
     [first, *_] = (row.error or "no reason given").splitlines() or [""]
-    kind = _PARTICULAR.sub("*", first)
+    kind = _SPECIFIC.sub("*", first)
     return f"{row.status}: {kind if len(kind) <= _KIND_LENGTH else kind[:_KIND_LENGTH] + '...'}"
 
 
@@ -95,13 +102,16 @@ _MAX_TURN_WARNINGS = 3
 
 
 def is_unexplained(row: RolloutRecord) -> bool:
-    """Whether its Turn failed, and by its code that may be the agent's doing or not."""
+    """Return True if the row's Turn failed with a code that does not say whether the agent caused it."""
     found = _CODE.match(row.error or "")
     return row.status == "failed" and found is not None and turn_fault_policy(found[1]).reward is None
 
 
 def failed_turn_warnings(agents: Mapping[str, Iterable[TaskScore]]) -> list[str]:
-    """A sentence for each agent and task whose Turns failed too often. `agents`: the tasks of each, by its label."""
+    """Return a sentence for each agent and task whose Turns failed significantly more often.
+
+    `agents` has the tasks of each agent by its label.
+    """
     of_agents: dict[str, tuple[int, int]] = {}
     of_tasks: dict[str, tuple[int, int]] = {}
     for label, scores in agents.items():
@@ -130,7 +140,7 @@ def _add(counts: dict[str, tuple[int, int]], name: str, score: TaskScore) -> Non
 def _compared(
     counts: Mapping[str, tuple[int, int]], what: str
 ) -> Iterable[tuple[str, str, tuple[int, int], tuple[int, int]]]:
-    """Each with all others: what it is, its name, rows and failed Turns of its own and of the others."""
+    """Yield each name with (rows, failed Turns) of itself and of all others."""
     rows, failed = (sum(numbers) for numbers in zip(*counts.values(), strict=True)) if counts else (0, 0)
     if not failed or len(counts) < 2:
         return
@@ -145,12 +155,15 @@ _MAX_GRADER_WARNINGS = 5
 
 
 def is_grader_error(row: RolloutRecord) -> bool:
-    """Whether the agent's answer is there, but its grader failed."""
+    """Return True if there is an answer, but its grader failed."""
     return row.status == "error" and (row.error or "").startswith("the grader")
 
 
 def grader_warnings(agents: Mapping[str, Iterable[TaskScore]]) -> list[str]:
-    """A sentence for each task and agent, the most frequent first. `agents`: the tasks of each, by its label."""
+    """Return a sentence for each task and agent with grader errors, the most frequent first.
+
+    `agents` has the tasks of each agent by its label.
+    """
     found = sorted(
         (-score.grader_errors, score.task, label, score.rows)
         for label, scores in agents.items()

@@ -7,11 +7,11 @@ from fractions import Fraction
 from pytest_core_rollouts.results.significance import LEVEL
 
 UNKNOWN = "-"
-"""What stands for a number that is not known."""
+"""The text for an unknown number."""
 
 
 def decimal(value: Fraction | float | None, digits: int = 3) -> str:
-    """A share with so many decimals, `-` for None. Only 0 prints as 0.000 and only 1 as 1.000."""
+    """Return a share with `digits` decimals, `-` for None. Only 0 gives 0.000 and only 1 gives 1.000."""
     if value is None:
         return UNKNOWN
     one = 10**digits
@@ -22,7 +22,7 @@ def decimal(value: Fraction | float | None, digits: int = 3) -> str:
 
 
 def decimal_beyond(value: Fraction, threshold: Fraction) -> str:
-    """A share with as many decimals, from 3 on, as put it on its side of the decimal number `threshold`, or on it."""
+    """Return a share with 3 decimals, or with more until the text is on the same side of `threshold` as the share."""
     digits = 3
     while _side(Fraction(text := decimal(value, digits)), threshold) != _side(value, threshold):
         digits += 1
@@ -34,13 +34,13 @@ def _side(value: Fraction, of: Fraction) -> int:
 
 
 def signed(value: Fraction | float) -> str:
-    """A difference with its sign: `+0.125`, `-0.500`, `0.000`."""
+    """Return a difference with its sign: `+0.125`, `-0.500`, `0.000`."""
     sign = "+" if value > 0 else "-" if value < 0 else ""
     return sign + decimal(value if value > 0 else -value)
 
 
 def p_value_text(p: Fraction) -> str:
-    """A p-value with two significant digits: `0.029`, `0.86`, `<0.0001`; with more where 0.05 lies between."""
+    """Return a p-value with two significant digits (`0.029`, `<0.0001`), or more if rounding would cross 0.05."""
     if p < Fraction(1, 10_000):
         return "<0.0001"
     texts = (f"{float(p):.{digits}g}" for digits in range(2, 18))
@@ -48,11 +48,11 @@ def p_value_text(p: Fraction) -> str:
 
 
 def p_clause(p: Fraction) -> str:
-    """The same within a sentence: `p = 0.029`, `p < 0.0001`."""
+    """Return a p-value for a sentence: `p = 0.029`, `p < 0.0001`."""
     text = p_value_text(p)
     return f"p < {text[1:]}" if text.startswith("<") else f"p = {text}"
 
 
 def between(ends: tuple[Fraction | float | None, Fraction | float | None] | None) -> str:
-    """Two ends as `0.393-1.000`, `-` for None."""
+    """Return an interval as `0.393-1.000`, `-` for None."""
     return UNKNOWN if ends is None or None in ends else f"{decimal(ends[0])}-{decimal(ends[1])}"

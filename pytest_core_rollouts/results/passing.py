@@ -2,12 +2,12 @@
 
 For one task with `n` graded samples of which `c` were solved:
 
-- pass@k is the chance that at least one of k samples solves the task. The unbiased estimator 1 - C(n-c, k)/C(n, k):
+- pass@k is the chance that at least one of k samples solves the task. Its unbiased estimator is 1 - C(n-c, k)/C(n, k):
   Chen et al. 2021, "Evaluating Large Language Models Trained on Code", arXiv:2107.03374, equation 1.
-- pass^k is the chance that all of k samples solve it. The unbiased estimator C(c, k)/C(n, k): Yao et al. 2024,
+- pass^k is the chance that all of k samples solve it. Its unbiased estimator is C(c, k)/C(n, k): Yao et al. 2024,
   "tau-bench: A Benchmark for Tool-Agent-User Interaction in Real-World Domains", arXiv:2406.12045, section 3.
 
-Both need n >= k and are None below. A run's figure is the mean over tasks, each with the same weight whatever its
+Both need n >= k; else they are None. A run's figure is the mean over tasks, each with the same weight whatever its
 number of samples: pooling the samples would let the most sampled task decide.
 
 Samples of one task are alike, so a run of 5 tasks with 100 samples each says little about a sixth task. Intervals are
@@ -28,36 +28,36 @@ PassRate = Callable[[int, int, int], "Fraction | None"]
 
 
 def pass_at_k(n: int, c: int, k: int) -> Fraction | None:
-    """The chance that at least one of `k` samples is solved, given `c` solved of `n`; None where n < k."""
+    """Return the chance that at least one of `k` samples is solved, given `c` solved of `n`; None if n < k."""
     _check_counts(n, c, k)
     return None if n < k else 1 - Fraction(math.comb(n - c, k), math.comb(n, k))
 
 
 def pass_hat_k(n: int, c: int, k: int) -> Fraction | None:
-    """The chance that all of `k` samples are solved, given `c` solved of `n`; None where n < k."""
+    """Return the chance that all of `k` samples are solved, given `c` solved of `n`; None if n < k."""
     _check_counts(n, c, k)
     return None if n < k else Fraction(math.comb(c, k), math.comb(n, k))
 
 
 def bounds(rate: PassRate, n: int, c: int, missing: int, k: int) -> tuple[Fraction, Fraction] | None:
-    """`rate` if all of `missing` further samples had failed, and if all had passed; None where even so n < k."""
+    """Return `rate` if all of `missing` more samples had failed, and if all had passed; None if n + missing < k."""
     low, high = rate(n + missing, c, k), rate(n + missing, c + missing, k)
     return None if low is None or high is None else (low, high)
 
 
 def mean(values: Iterable[Fraction | None]) -> Fraction | None:
-    """The mean of the values that are known; None where none is."""
+    """Return the mean of the known values; None without any."""
     known = [value for value in values if value is not None]
     return sum(known, Fraction(0)) / len(known) if known else None
 
 
 def interval(values: Sequence[Fraction], trials: Sequence[int]) -> tuple[float, float] | None:
-    """A 95% confidence interval, within [0, 1], for the mean over tasks; None for fewer than two tasks.
+    """Return a 95% confidence interval, within [0, 1], for the mean over tasks; None for fewer than two tasks.
 
-    `values` holds each task's figure in [0, 1], `trials` how many independent trials stand behind each (n for a mean
-    of n samples, n // k for a pass@k).
+    `values` has each task's figure in [0, 1], `trials` the number of independent trials behind each (n for a mean of
+    n samples, n // k for a pass@k).
 
-    The usual interval, mean ± 1.96 clustered standard errors, collapses to a point where all tasks are solved or none
+    The usual interval, mean ± 1.96 clustered standard errors, collapses to a point if all tasks are solved or none
     is, leaves [0, 1], and with few tasks covers far less than 95%. So this is Wilson's score interval with the number
     of samples replaced by the effective one, p(1-p)/SE², SE being the standard error clustered by task, and with
     Student's t on tasks - 1 degrees of freedom for the normal quantile. (For surveys: Dean and Pagano 2015,
@@ -81,11 +81,11 @@ def interval(values: Sequence[Fraction], trials: Sequence[int]) -> tuple[float, 
 
 
 def difference_interval(differences: Sequence[Fraction]) -> tuple[float, float] | None:
-    """A 95% confidence interval, within [-1, 1], for the mean of paired differences; None for fewer than two tasks.
+    """Return a 95% interval, within [-1, 1], for the mean of paired differences; None for fewer than 2 tasks.
 
-    `differences` holds one a task: its figure after minus its figure before, in [-1, 1]. Pairing by task takes out what
-    makes a task hard for everybody (Miller 2024, on paired differences). The interval is Student's, on tasks - 1
-    degrees of freedom, but its standard error is never taken below 1 / (tasks + 2): where few tasks differ or none
+    `differences` has one value per task: its figure after minus its figure before, in [-1, 1]. Pairing by task
+    removes what makes a task hard for every agent (Miller 2024, on paired differences). The interval is Student's, on
+    tasks - 1 degrees of freedom, but its standard error is never taken below 1 / (tasks + 2): where few tasks differ or none
     does, the usual one is near 0 and covers nothing, and this floor is what the intervals of Agresti and Min 2005,
     "Simple Improved Confidence Intervals for Comparing Matched Proportions", come to where no pair differs. In
     simulations it covers 93-96% of the time from 30 tasks on where a third of them or more differ, and more where
@@ -109,7 +109,7 @@ def _wilson(center: Fraction, size: float, quantile: float) -> tuple[float, floa
 
 @cache
 def student_t(freedom: int) -> float:
-    """The 97.5% quantile of Student's t with `freedom` >= 1 degrees of freedom."""
+    """Return the 97.5% quantile of Student's t with `freedom` >= 1 degrees of freedom."""
     if freedom > 1000:
         z = NormalDist().inv_cdf(0.975)
         return z + (z**3 + z) / (4 * freedom)  # the next term is below 1e-5 here
@@ -121,7 +121,7 @@ def student_t(freedom: int) -> float:
 
 
 def _inside(t: float, freedom: int) -> float:
-    """P(-t < T < t): the finite series for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    """Return P(-t < T < t): the finite series for integer degrees of freedom (Abramowitz and Stegun 26.7.3, 26.7.4)."""
     angle = math.atan2(t, math.sqrt(freedom))
     odd = freedom % 2
     total, term = 0.0, math.cos(angle) if odd else 1.0
@@ -133,4 +133,4 @@ def _inside(t: float, freedom: int) -> float:
 
 def _check_counts(n: int, c: int, k: int) -> None:
     if not 0 <= c <= n or k < 1:
-        raise ValueError(f"n={n}, c={c}, k={k}: 0 <= c <= n and k >= 1 are needed")
+        raise ValueError(f"n={n}, c={c}, k={k}: expected 0 <= c <= n and k >= 1")

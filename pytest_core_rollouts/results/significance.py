@@ -4,14 +4,14 @@ Three questions, each with its own test:
 
 - One task, two counts of solved samples: Fisher's exact test (Fisher 1935, "The Design of Experiments", chapter II),
   two-sided: the chance of a table at most as likely as the one seen, its margins given.
-- Many tasks looked at one by one: Holm's correction (Holm 1979, "A Simple Sequentially Rejective Multiple Test
+- Many tasks, one by one: Holm's correction (Holm 1979, "A Simple Sequentially Rejective Multiple Test
   Procedure"), which keeps the chance of any false alarm among them at the level asked for.
 - All tasks together: a permutation test (Fisher 1935, chapter III; Pitman 1937). Were there no difference, the samples
   of a task could as well carry each other's labels "before" and "after"; the p-value is the share of all relabelings
   that give a difference at least as large. With one value a task and side, a relabeling is a flip of the sign of that
   task's difference: the sign-flip test.
 
-Where the relabelings are too many to be counted, a seeded sample of them gives (hits + 1) / (draws + 1), which is never
+If there are too many relabelings to count, a seeded sample of them gives (hits + 1) / (draws + 1), which is never
 0 and never too small on average (Phipson and Smyth 2010, "Permutation P-values Should Never Be Zero").
 """
 
@@ -28,19 +28,19 @@ from itertools import accumulate, combinations
 from statistics import NormalDist
 
 LEVEL = Fraction(1, 20)
-"""At or below this a p-value is called significant, everywhere in this project."""
+"""A p-value at or below this is called significant, everywhere in this project."""
 
 DRAWS = 9_999
-"""Relabelings drawn where they can't be counted; a p-value of 0.05 then has a standard error of 0.002."""
+"""Relabelings drawn if they can't be counted; a p-value of 0.05 then has a standard error of 0.002."""
 SEED = 20261129
-"""Of the draws: the same results always give the same p-value."""
+"""Seed of the draws: the same results always give the same p-value."""
 
 _MOST_STATES = 20_000
 """Relabelings of one task that are listed, or sums of them that are counted; beyond, they are drawn one by one."""
 _MOST_BITS = 1 << 21
 """Size of the integer in which relabelings are counted (see `_count`): some tenths of a second."""
 _MANY_TASKS = 60
-"""From so many tasks on `least_drop` takes the normal distribution for the test's: they differ by a rollout at most."""
+"""From this many tasks on `least_drop` uses the normal distribution, which differs by at most one rollout."""
 
 _QUANTILE = NormalDist().inv_cdf(float(1 - LEVEL))
 
@@ -50,7 +50,7 @@ Pair = tuple[Sequence[Fraction], Sequence[Fraction]]
 
 @dataclass(frozen=True)
 class PValue:
-    """`exact`: every relabeling was counted; else a seeded sample of them was."""
+    """A p-value. `exact`: every relabeling was counted; if not, a seeded sample of them."""
 
     value: Fraction
     exact: bool
@@ -65,31 +65,31 @@ class PValue:
 
 @cache
 def fisher(n1: int, c1: int, n2: int, c2: int) -> Fraction:
-    """The two-sided p-value of `c1` solved of `n1` against `c2` of `n2`; 1 where there are no samples.
+    """Return the two-sided p-value of `c1` solved of `n1` against `c2` of `n2`; 1 without samples.
 
-    Raises ValueError for counts that cannot be.
+    Raises ValueError for impossible counts.
     """
     if not (0 <= c1 <= n1 and 0 <= c2 <= n2):
-        raise ValueError(f"{c1} of {n1} against {c2} of {n2}: counts that cannot be")
+        raise ValueError(f"{c1} of {n1} against {c2} of {n2}: impossible counts")
     solved = c1 + c2
     least, most = max(0, solved - n2), min(n1, solved)
     ways = [math.comb(n1, least) * math.comb(n2, solved - least)]
-    for x in range(least, most):  # each from the one before: far cheaper than anew where samples are thousands
+    for x in range(least, most):  # each from the previous one: far cheaper with thousands of samples
         ways.append(ways[-1] * (n1 - x) * (solved - x) // ((x + 1) * (n2 - solved + x + 1)))
     seen = ways[c1 - least]
     return Fraction(sum(way for way in ways if way <= seen), math.comb(n1 + n2, solved))
 
 
 def least_fisher(n1: int, c1: int, n2: int) -> Fraction:
-    """The smallest p-value that any drop from `c1` of `n1` could have in `n2` samples: that of a fall to none.
+    """Return the smallest p-value that a drop from `c1` of `n1` could have in `n2` samples: that of a drop to 0.
 
-    1 where there is nothing to fall from, or no sample to see it.
+    1 if nothing was solved before or there are no samples.
     """
     return fisher(n1, c1, n2, 0)
 
 
 def holm(values: Sequence[Fraction]) -> list[Fraction]:
-    """Each p-value corrected for being one of `values`, in their order; at most 1."""
+    """Return the p-values, corrected for their number, in the same order; each at most 1."""
     corrected = [Fraction(0)] * len(values)
     largest = Fraction(0)
     for rank, index in enumerate(sorted(range(len(values)), key=values.__getitem__)):
@@ -102,7 +102,7 @@ def holm(values: Sequence[Fraction]) -> list[Fraction]:
 
 
 def sign_flip(differences: Sequence[Fraction]) -> PValue:
-    """The two-sided p-value of the mean of `differences`, one a task, by flipping signs.
+    """Return the two-sided p-value of the mean of `differences`, one per task, by flipping signs.
 
     It asks whether tasks like these would differ, so a task counts once, however many samples it has. With n tasks it
     is never below 2 / 2**n: from 6 tasks on it can be significant.
@@ -111,10 +111,10 @@ def sign_flip(differences: Sequence[Fraction]) -> PValue:
 
 
 def permutation(pairs: Sequence[Pair], *, drop: bool = False) -> PValue:
-    """The p-value of the mean over tasks of (mean after - mean before), by exchanging samples within each task.
+    """Return the p-value of the mean over tasks of (mean after - mean before), by exchanging samples within each task.
 
-    Two-sided, or with `drop` of a fall alone. Exact for any rewards and any numbers of samples: it supposes only that
-    without a difference a task's samples are interchangeable. It is about these very tasks, not others like them.
+    Two-sided, or with `drop` only for a drop. Exact for any rewards and any numbers of samples: it supposes only that
+    without a difference a task's samples are interchangeable. It is about these tasks, not others like them.
     """
     if not pairs:
         return PValue(Fraction(1), exact=True)
@@ -136,12 +136,12 @@ def _mean(values: Sequence[Fraction]) -> Fraction:
 
 @dataclass(frozen=True)
 class _Samples:
-    """One task's results of both sides as whole numbers from 0: to add thousands of fractions takes minutes."""
+    """One task's results of both sides as integers from 0: adding thousands of fractions takes minutes."""
 
     values: tuple[int, ...]  # in ascending order
-    after: int  # how many of them are called after
-    step: Fraction  # what one more in the sum of these adds to the difference of means
-    shift: Fraction  # what is taken from it: the difference is `sum * step - shift`
+    after: int  # how many of them are labeled "after"
+    step: Fraction  # how much 1 in the sum of these adds to the difference of means
+    shift: Fraction  # the difference is `sum * step - shift`
 
     @classmethod
     def of(cls, pair: Pair) -> _Samples:
@@ -169,7 +169,7 @@ class _Samples:
 
 @lru_cache(maxsize=1024)
 def _sums(values: tuple[int, ...], chosen: int) -> dict[int, int]:
-    """Every sum of `chosen` of the values, with the number of ways to get it."""
+    """Return every sum of `chosen` of the values, with the number of ways to get it."""
     sums: dict[tuple[int, int], int] = {(0, 0): 1}
     left = len(values)
     for value, times in Counter(values).items():
@@ -184,7 +184,7 @@ def _sums(values: tuple[int, ...], chosen: int) -> dict[int, int]:
 
 
 def _count(tasks: Sequence[_Samples], seen: Fraction, *, drop: bool) -> Fraction | None:
-    """The share of all combinations of the tasks' relabelings that reach `seen`; None where they are too many.
+    """Return the share of all combinations of the tasks' relabelings that reach `seen`; None if there are too many.
 
     Differences, scaled to whole numbers from 0, are exponents of a polynomial a task; the product's coefficients count
     the combinations. A polynomial is kept as one integer, its value at a power of two that no sum of coefficients
@@ -206,7 +206,7 @@ def _count(tasks: Sequence[_Samples], seen: Fraction, *, drop: bool) -> Fraction
     base = sum((task.least * task.step - task.shift for task in tasks), Fraction(0))
 
     def up_to(difference: Fraction) -> int:
-        """How many combinations give at most this. The coefficients' sum is the remainder by 2**width - 1."""
+        """Return how many combinations give at most this. The coefficients' sum is the remainder by 2**width - 1."""
         steps = math.floor((difference - base) * unit) + 1
         return 0 if steps <= 0 else (product & ((1 << steps * width) - 1)) % ((1 << width) - 1)
 
@@ -217,7 +217,7 @@ def _count(tasks: Sequence[_Samples], seen: Fraction, *, drop: bool) -> Fraction
 
 
 def _product(factors: list[int]) -> int:
-    """The product, by halves: multiplication is fast where both factors are large."""
+    """Return the product, by halves: multiplication is fast if both factors are large."""
     while len(factors) > 1:
         factors = [math.prod(factors[index : index + 2]) for index in range(0, len(factors), 2)]
     return factors[0]
@@ -225,7 +225,7 @@ def _product(factors: list[int]) -> int:
 
 @lru_cache(maxsize=4)
 def _draw(tasks: tuple[_Samples, ...]) -> tuple[list[int], int]:
-    """`DRAWS` sums over tasks of a relabeling's difference, as whole numbers, and of what: one by this."""
+    """Return `DRAWS` sums over tasks of a relabeling's difference as integers, and the unit they are divided by."""
     source = random.Random(SEED)
     unit = math.lcm(*(part.denominator for task in tasks for part in (task.step, task.shift)))
     totals = [-sum(int(task.shift * unit) for task in tasks)] * DRAWS
@@ -236,7 +236,7 @@ def _draw(tasks: tuple[_Samples, ...]) -> tuple[list[int], int]:
 
 
 def _drawn(source: random.Random, task: _Samples) -> list[int]:
-    """`DRAWS` sums of what a relabeling calls after: of a list of all where that is short, else one by one."""
+    """Return `DRAWS` sums of the values labeled "after", drawn from the list of all if that is short."""
     values, after = task.values, task.after
     relabelings = task.relabelings
     if relabelings <= _MOST_STATES:
@@ -248,22 +248,22 @@ def _drawn(source: random.Random, task: _Samples) -> list[int]:
     return [sum(source.sample(values, after)) for _ in range(DRAWS)]
 
 
-# What could be seen
+# What could be detected
 
 
 @dataclass(frozen=True)
 class LeastDrop:
-    """The smallest fall that `permutation(..., drop=True)` would call significant."""
+    """The smallest drop that `permutation(..., drop=True)` calls significant."""
 
     rollouts: int  # solved before, not after
     drop: Fraction  # of the mean over tasks
 
 
 def least_drop(counts: Iterable[tuple[int, int, int]]) -> LeastDrop | None:
-    """The least that could be noticed, given each task's (n before, c before, n after); None where nothing could.
+    """Return the smallest detectable drop, given each task's (n before, c before, n after); None if there is none.
 
-    Supposes a run as good as the one before, from which solved rollouts are taken away one by one, spread evenly over
-    the tasks. A fall of that size is at the edge: half of the time chance hides it.
+    Starts from a run as good as the one before and takes away solved rollouts one by one, spread evenly over the
+    tasks. A drop of exactly this size is detected about half of the time.
     """
     tasks = [(n, c, more) for n, c, more in counts if n and more]
     same = [-(-c * more // n) for n, c, more in tasks]
@@ -292,7 +292,7 @@ def _is_significant_drop(pairs: Sequence[Pair]) -> bool:
 
 
 def _variance(pair: Pair) -> Fraction:
-    """Of the difference of means over all relabelings."""
+    """Return the variance of the difference of means over all relabelings."""
     before, after = pair
     values = (*before, *after)
     middle = _mean(values)
@@ -301,7 +301,7 @@ def _variance(pair: Pair) -> Fraction:
 
 
 def _take(counts: Sequence[int], taken: int) -> list[int]:
-    """`counts` with `taken` fewer in all, one from each in turn, the largest first."""
+    """Return `counts` with `taken` fewer in total, one from each in turn, the largest first."""
     left = list(counts)
     while taken:
         most = max(left)

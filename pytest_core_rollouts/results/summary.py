@@ -1,9 +1,9 @@
-"""What rows amount to: counts and figures per agent and per task, computed and not yet worded.
+"""Summaries of rows: counts and figures per agent and per task, as numbers.
 
-A row without a reward (an error, a rollout that others cancelled) is missing data: it lowers the number graded, stands
-beside it, and its task stays in view. A rollout that the stop of its run interrupted counts as not run, though it has a
-row. How far what is missing could matter is told by bounds: the figure if every missing rollout had failed, and if
-every one had passed.
+A row without a reward (an error, a cancelled rollout) is missing data: it is not graded, is counted separately, and its
+task stays in the summary. A rollout that was interrupted because its run stopped counts as not run, though it has a
+row. Bounds show how much missing data could matter: the figure if every missing rollout had failed, and if every one
+had passed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.records.rows import effective
-from pytest_core_rollouts.results import passing as statistics
+from pytest_core_rollouts.results import passing
 from pytest_core_rollouts.results.health import (
     GroupHealth,
     failed_turn_warnings,
@@ -39,24 +39,24 @@ class TaskScore:
 
     task: str
     planned: int
-    rows: int  # of rollouts that were interrupted: none
+    rows: int  # without interrupted rollouts
     rewards: tuple[Fraction, ...]  # of the graded rows, in ascending order
-    solved: int  # rows whose reward passes: 1, or what the task says
+    solved: int  # rows whose reward reaches the task's threshold (default 1)
     timeouts: int
-    digests: frozenset[tuple[str, str]] = frozenset()  # (input, grading) of its rows: one pair, unless it was changed
+    digests: frozenset[tuple[str, str]] = frozenset()  # (input, grading) of its rows: several if the task was changed
     interrupted: int = 0
     failed_turns: int = 0  # rows whose Turn failed for a reason that may or may not be the agent's doing
     grader_errors: int = 0  # rows with an answer and no reward, because the grader failed
-    xfails: int = 0  # rollouts that were expected to fail, those that were interrupted too
+    xfails: int = 0  # rollouts that were expected to fail, including interrupted ones
 
     @property
     def xfail(self) -> bool:
-        """Whether every one was expected to fail."""
+        """Whether every rollout was expected to fail."""
         return self.xfails == self.rows + self.interrupted
 
     @property
     def gained(self) -> bool:
-        """Whether it was expected to fail, and at least half of its samples pass; those without a reward count."""
+        """Whether the task was expected to fail and at least half of its planned samples pass."""
         return self.xfail and 2 * self.solved >= self.planned
 
     @property
@@ -65,15 +65,15 @@ class TaskScore:
 
     @property
     def missing(self) -> int:
-        """Rollouts selected and without a reward: errors, and what never ran."""
+        """Selected rollouts without a reward: errors, and those that never ran."""
         return self.planned - self.graded
 
     @property
     def mean(self) -> Fraction | None:
-        return statistics.mean(self.rewards)
+        return passing.mean(self.rewards)
 
     def filled(self, reward: int) -> TaskScore:
-        """The same, had every missing rollout had this reward."""
+        """Return the score if every missing rollout had this reward."""
         rewards = tuple(sorted((*self.rewards, *(Fraction(reward),) * self.missing)))
         solved = self.solved + reward * self.missing
         return dataclasses.replace(self, rewards=rewards, solved=solved, rows=self.planned)
@@ -81,17 +81,17 @@ class TaskScore:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure over tasks: the estimate, its 95% interval, and the bounds were all missing rollouts failed or passed.
+    """A figure over tasks: the estimate, its 95% interval, and its bounds if all missing rollouts failed or passed.
 
-    None where no task has enough graded samples (`value`), or fewer than two have (`interval`).
+    `value` is None if no task has enough graded samples, `interval` if fewer than two tasks have.
     """
 
     value: Fraction | None
     interval: tuple[float, float] | None
     low: Fraction | None
     high: Fraction | None
-    tasks: int  # that the estimate is of
-    tasks_left_out: int  # for want of graded samples
+    tasks: int  # number of tasks in the estimate
+    tasks_left_out: int  # tasks with too few graded samples
 
 
 @dataclass(frozen=True)
@@ -101,20 +101,20 @@ class AgentScore:
     harness: str
     model: str
     name: str | None  # of its agent file
-    digest: str  # of all that it is
+    digest: str  # of the whole agent
     label: str  # unique in its summary
     planned: int
     planned_tasks: int
-    tasks: tuple[TaskScore, ...]  # those that were begun, by id
+    tasks: tuple[TaskScore, ...]  # those with a row, by id
     mean_duration: float | None  # seconds, of graded rollouts
-    tokens: int | None  # None where no row knows
+    tokens: int | None  # None if no row has a usage
     tokens_unknown: int  # rows whose usage is unknown
     groups: GroupHealth
-    faults: tuple[tuple[str, int], ...]  # why rows have no reward, by kind, the most frequent first
+    faults: tuple[tuple[str, int], ...]  # kinds of errors with their counts, the most frequent first
 
     @property
     def identity(self) -> tuple[str, str, str | None]:
-        """What names the agent in another run too, whatever its file says by then."""
+        """What identifies the agent across runs, even if its file was changed."""
         return self.harness, self.model, self.name
 
     @property
@@ -139,7 +139,7 @@ class AgentScore:
 
     @property
     def not_run(self) -> int:
-        """Rollouts selected that never ran, or were interrupted."""
+        """Selected rollouts that never ran or were interrupted."""
         return self.planned - self.rows
 
     @property
@@ -151,7 +151,7 @@ class AgentScore:
         return self.planned - self.graded
 
     def filled(self, reward: int) -> AgentScore:
-        """The same, had every missing rollout of the tasks that have a row had this reward."""
+        """Return the score if every missing rollout of the tasks with a row had this reward."""
         return dataclasses.replace(self, tasks=tuple(task.filled(reward) for task in self.tasks))
 
     @cached_property
@@ -167,8 +167,10 @@ class AgentScore:
 
     @cached_property
     def solved_share(self) -> Estimate:
-        """The share of tasks with at least one solved rollout. A task whose rollouts all are errors counts as not
-        solved, so that errors never raise the figure."""
+        """The share of tasks with at least one solved rollout.
+
+        A task with only errors counts as not solved, so that errors never raise the figure.
+        """
 
         def of_task(task: TaskScore) -> _TaskFigure:
             solved = Fraction(task.solved > 0)
@@ -178,16 +180,16 @@ class AgentScore:
         return self._estimate(of_task)
 
     def pass_at(self, k: int) -> Estimate:
-        """pass@k, over the tasks with at least k graded samples."""
+        """Return pass@k over the tasks with at least k graded samples."""
         return self._rate(pass_at_k, k)
 
     def pass_hat(self, k: int) -> Estimate:
-        """pass^k, over the tasks with at least k graded samples."""
+        """Return pass^k over the tasks with at least k graded samples."""
         return self._rate(pass_hat_k, k)
 
     def _rate(self, rate: PassRate, k: int) -> Estimate:
         def of_task(task: TaskScore) -> _TaskFigure:
-            ends = statistics.bounds(rate, task.graded, task.solved, task.missing, k)
+            ends = passing.bounds(rate, task.graded, task.solved, task.missing, k)
             return _TaskFigure(rate(task.graded, task.solved, k), ends, task.graded // k)
 
         return self._estimate(of_task)
@@ -197,12 +199,12 @@ class AgentScore:
         known = [(figure.value, figure.trials) for figure in figures if figure.value is not None]
         values = [value for value, _ in known]
         ends = [figure.ends for figure in figures if figure.ends is not None]
-        ends += [(Fraction(0), Fraction(1))] * (self.planned_tasks - len(self.tasks))  # tasks none of which ran
+        ends += [(Fraction(0), Fraction(1))] * (self.planned_tasks - len(self.tasks))  # tasks without a row
         return Estimate(
-            value=statistics.mean(values),
-            interval=statistics.interval(values, [trials for _, trials in known]),
-            low=statistics.mean(low for low, _ in ends),
-            high=statistics.mean(high for _, high in ends),
+            value=passing.mean(values),
+            interval=passing.interval(values, [trials for _, trials in known]),
+            low=passing.mean(low for low, _ in ends),
+            high=passing.mean(high for _, high in ends),
             tasks=len(values),
             tasks_left_out=self.planned_tasks - len(values),
         )
@@ -217,11 +219,11 @@ class _TaskFigure:
 
 @dataclass(frozen=True)
 class Summary:
-    """All rows given, by agent (sorted by harness, model and name)."""
+    """The scores of all agents, sorted by harness, model and name."""
 
     agents: tuple[AgentScore, ...]
     planned: int  # rollouts selected
-    runs: int = 1  # that the rows are of
+    runs: int = 1  # number of runs that the rows come from
 
     @property
     def rows(self) -> int:
@@ -237,28 +239,28 @@ class Summary:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Ids of the tasks that were begun, sorted."""
+        """Ids of the tasks with a row, sorted."""
         return tuple(sorted({task.task for agent in self.agents for task in agent.tasks}))
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader should know before trusting the figures."""
+        """Warnings that a reader needs before trusting the figures."""
         tasks = {agent.label: agent.tasks for agent in self.agents}
         return [*failed_turn_warnings(tasks), *grader_warnings(tasks)]
 
     @property
     def samples(self) -> tuple[int, int]:
-        """The fewest and the most samples selected of one task and agent; (0, 0) without rows."""
+        """The smallest and the largest number of planned samples per task and agent; (0, 0) without rows."""
         counts = [task.planned for agent in self.agents for task in agent.tasks]
         return (min(counts), max(counts)) if counts else (0, 0)
 
 
 def summarize(records: Iterable[RolloutRecord], planned: int = 0, *, judged: bool = False) -> Summary:
-    """Sum up the rows of one run (or of several, merged): of rows with one rollout_id the one that counts.
+    """Summarize the effective rows of one run, or of several merged.
 
-    `planned`, the number of rollouts selected, is only needed where there may be no row: rows carry it themselves.
-    `judged` leaves out rollouts that were expected to fail, rows and plan, as gates do.
-    The order of the rows makes no difference, as long as those of one rollout keep theirs.
+    `planned`, the number of selected rollouts, is only needed if there may be no row, because rows contain it.
+    `judged` leaves out rollouts that were expected to fail, as gates do.
+    The order of the rows does not matter, except among those of one rollout.
     """
     rows = list(effective(slimmed(records)).values())
     if judged:
@@ -279,7 +281,7 @@ _LEFT_OUT: dict[str, Any] = {"items": None, "answer": None, "answer_text": None,
 
 
 def slim(record: RolloutRecord) -> RolloutRecord:
-    """The record without what only grading and reading need: thousands of them fit in memory."""
+    """Return the record without its large fields, so that thousands of them fit in memory."""
     return record if record.request_ids is _LEFT_OUT["request_ids"] else dataclasses.replace(record, **_LEFT_OUT)
 
 
@@ -298,7 +300,7 @@ _SHARED = (
 
 
 def slimmed(records: Iterable[RolloutRecord]) -> Iterator[RolloutRecord]:
-    """Each record slim, what it has in common with the first of its task and agent held once."""
+    """Yield each record slim, sharing the values that are equal to those of the first of its task and agent."""
     first: dict[tuple[str, str, str], RolloutRecord] = {}
     for record in records:
         like = first.setdefault((record.run_id, record.task, str(record.agent.get("digest"))), record)
@@ -310,7 +312,7 @@ def slimmed(records: Iterable[RolloutRecord]) -> Iterator[RolloutRecord]:
 
 
 def _judged(rows: Sequence[RolloutRecord]) -> tuple[list[RolloutRecord], int]:
-    """The rows of rollouts that were not expected to fail, with plans that leave out those that were; how many."""
+    """Return the rows of rollouts that were not expected to fail, with reduced plans, and how many were left out."""
     if not any(row.xfail for row in rows):
         return list(rows), 0
     groups: dict[tuple[str, Any, str], list[RolloutRecord]] = {}
@@ -320,7 +322,7 @@ def _judged(rows: Sequence[RolloutRecord]) -> tuple[list[RolloutRecord], int]:
     left_out = 0
     for (run_id, agent, task), group in groups.items():
         xfails = sum(row.xfail for row in group)
-        if xfails == len(group):  # the whole task, what did not run of it too
+        if xfails == len(group):  # the whole task, including rollouts that did not run
             xfails = max(xfails, *(row.planned.get("group", 0) for row in group))
             less[run_id, agent, "tasks"] += 1
         less[run_id, agent, task, "group"] = xfails
@@ -342,14 +344,16 @@ def _judged(rows: Sequence[RolloutRecord]) -> tuple[list[RolloutRecord], int]:
 
 
 def agent_key(record: RolloutRecord) -> tuple[str, str, str, str]:
-    """What makes two rows of one agent: harness, model, name of its file, digest. `Summary.agents` is in its order."""
+    """Return what identifies a row's agent: harness, model, name, digest. `Summary.agents` is sorted by it."""
     name, digest = record.agent.get("name"), record.agent.get("digest")
     return record.harness, record.model, str(name or ""), str(digest or "")
 
 
 def _labels(keys: Iterable[tuple[str, str, str, str]]) -> dict[tuple[str, str, str, str], str]:
-    """A short name for each agent, its own: its file's name or harness/model; where two are the same, the digest's
-    start too; where that is the same as well (an agent file may be called like a harness), a number.
+    """Return a unique short name for each agent.
+
+    It is the agent file's name or harness/model. If two are equal, the start of the digest is added; if those are equal
+    too (an agent file can have the name of a harness), a number.
     """
     plain = {key: key[2] or (key[0] if key[1] == "default" else f"{key[0]}/{key[1]}") for key in sorted(keys)}
     often = Counter(plain.values())
@@ -405,12 +409,12 @@ def _task_score(task: str, rows: Sequence[RolloutRecord]) -> TaskScore:
 
 
 def _exact(reward: float) -> Fraction:
-    """The decimal it is written as: four rewards of 0.7 have a mean of exactly 0.7."""
+    """Return the decimal that the reward is written as: four rewards of 0.7 have a mean of exactly 0.7."""
     return Fraction(repr(reward))
 
 
 def _planned(rows: Iterable[RolloutRecord], what: str, least: int) -> int:
-    """What each run had planned (a resume may have selected less of it), over all runs; at least what is there."""
+    """Return the planned number over all runs (a resume may have selected fewer), but at least `least`."""
     by_run: dict[str, int] = {}
     for row in rows:
         by_run[row.run_id] = max(by_run.get(row.run_id, 0), row.planned.get(what, 0))

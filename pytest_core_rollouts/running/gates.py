@@ -26,7 +26,7 @@ def load_and_check(run: SessionRun) -> Baseline | None:
     baseline = None
     if settings.baseline is not None:
         try:
-            baseline = load_baseline(settings.baseline, but=run.run_id)
+            baseline = load_baseline(settings.baseline, exclude_run=run.run_id)
         except RecordsError as error:
             raise pytest.UsageError(f"--rollout-baseline: {error}") from None
     most = max(counts["group"] for counts in run.planned.values())

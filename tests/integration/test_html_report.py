@@ -108,7 +108,7 @@ def test_the_verb_says_what_is_wrong_in_one_line(project: Project) -> None:
     project.task()
     project.run("tasks", "--rollout-out", "rows.jsonl")
     done = report(project, "rows.jsonl", "--html", ".")
-    assert (done.returncode, done.stderr) == (4, "ERROR: --html: .: is a folder; name a file in it\n")
+    assert (done.returncode, done.stderr) == (4, "ERROR: --html: .: is a folder; add a file name\n")
     done = report(project, "rows.jsonl", "--html", "r.html", "--html-items", "-1")
     assert done.returncode == 4
     assert "expected a positive integer, got '-1'" in done.stderr

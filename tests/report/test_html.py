@@ -391,7 +391,7 @@ def test_records_that_cannot_be_read_leave_the_last_report(tmp_path: Path) -> No
 def test_a_report_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     records = write(tmp_path / "run.jsonl", many_outcomes())
     (tmp_path / "folder").mkdir()
-    with pytest.raises(HtmlReportError, match="folder: is a folder; name a file in it"):
+    with pytest.raises(HtmlReportError, match="folder: is a folder; add a file name"):
         write_html([records], tmp_path / "folder")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "run.jsonl"]
 
@@ -399,7 +399,7 @@ def test_a_report_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 def test_a_report_takes_the_place_of_no_device_and_no_link(tmp_path: Path) -> None:
     records = write(tmp_path / "run.jsonl", many_outcomes())
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(HtmlReportError, match="pipe: is no regular file; name another"):
+    with pytest.raises(HtmlReportError, match="pipe: is not a regular file; choose another path"):
         write_html([records], tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
     (tmp_path / "latest.html").symlink_to("kept.html")
@@ -412,7 +412,7 @@ def test_a_report_takes_the_place_of_no_device_and_no_link(tmp_path: Path) -> No
 
 def test_a_report_that_has_no_place_says_so(tmp_path: Path) -> None:
     records = write(tmp_path / "run.jsonl", many_outcomes())
-    with pytest.raises(HtmlReportError, match=r"run\.jsonl/r\.html: cannot write the HTML report: "):
+    with pytest.raises(HtmlReportError, match=r"run\.jsonl/r\.html: can.t write the HTML report: "):
         write_html([records], records / "r.html")
 
 

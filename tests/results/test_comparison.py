@@ -108,8 +108,8 @@ def test_whom_an_agent_is_compared_with() -> None:
 def test_what_30_tasks_of_4_samples_can_see() -> None:
     found = power([(4, 4, 4)] * 30)
     assert found == Power(30, (4, 4, 4), Fraction(2, 70), Fraction(60, 70), LeastDrop(5, Fraction(5, 120)), 120, 120)
-    assert not found.sees_a_task
-    assert power([(8, 8, 8)] * 30).sees_a_task  # 30 * 2 / 12,870 = 0.0047
+    assert not found.detects_single_task
+    assert power([(8, 8, 8)] * 30).detects_single_task  # 30 * 2 / 12,870 = 0.0047
 
 
 def test_what_nothing_can_see() -> None:
@@ -171,7 +171,7 @@ def written(path: Path, *rows: RolloutRecord) -> Path:
 def test_a_baseline_leaves_out_a_run_and_expected_failures(tmp_path: Path) -> None:
     hard = [dataclasses.replace(row, settings={"xfail": "hard"}) for row in run({"b": NO}, run_id="old")]
     path = written(tmp_path / "x.jsonl", *run({"a": YES}, run_id="old"), *hard, *run({"a": NO}, run_id="now"))
-    found = load_baseline(path, but="now")
+    found = load_baseline(path, exclude_run="now")
     assert [(task.task, task.solved, task.graded) for task in found.summary.agents[0].tasks] == [("a", 4, 4)]
 
 
@@ -185,7 +185,7 @@ def test_of_a_task_that_was_changed_the_newest_version_counts() -> None:
 
 def test_a_file_without_a_reward_is_no_baseline(tmp_path: Path) -> None:
     path = written(tmp_path / "x.jsonl", *run({"a": (None, None)}))
-    with pytest.raises(RecordsError, match=r"x\.jsonl: holds no graded rollout to compare with"):
+    with pytest.raises(RecordsError, match=r"x\.jsonl: no graded rollouts to compare with"):
         load_baseline(path)
     with pytest.raises(RecordsError, match="cannot read"):
         load_baseline(tmp_path / "none.jsonl")
