@@ -84,12 +84,12 @@ def difference_interval(differences: Sequence[Fraction]) -> tuple[float, float] 
     """Return a 95% interval, within [-1, 1], for the mean of paired differences; None for fewer than 2 tasks.
 
     `differences` has one value per task: its figure after minus its figure before, in [-1, 1]. Pairing by task
-    removes what makes a task hard for every agent (Miller 2024, on paired differences). The interval is Student's, on
-    tasks - 1 degrees of freedom, but its standard error is never taken below 1 / (tasks + 2): where few tasks differ or none
-    does, the usual one is near 0 and covers nothing, and this floor is what the intervals of Agresti and Min 2005,
-    "Simple Improved Confidence Intervals for Comparing Matched Proportions", come to where no pair differs. In
-    simulations it covers 93-96% of the time from 30 tasks on where a third of them or more differ, and more where
-    fewer do or there are fewer tasks: wide, on the safe side.
+    removes what makes a task hard for every agent (Miller 2024, on paired differences). The interval is Student's,
+    on tasks - 1 degrees of freedom, but its standard error is never taken below 1 / (tasks + 2): where few tasks
+    differ or none does, the usual one is near 0 and covers nothing, and this floor is what the intervals of Agresti
+    and Min 2005, "Simple Improved Confidence Intervals for Comparing Matched Proportions", come to where no pair
+    differs. In simulations it covers 93-96% of the time from 30 tasks on where a third of them or more differ, and
+    more where fewer do or there are fewer tasks: wide, on the safe side.
     """
     tasks = len(differences)
     if tasks < 2:
