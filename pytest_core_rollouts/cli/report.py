@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_core_rollouts.cli import CommandError
-from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
-from pytest_core_rollouts.records.rows import check_lasting, read_records
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, slim
+from pytest_core_rollouts.records.rows import read_records, require_regular_file
 from pytest_core_rollouts.report.changes import changes
 from pytest_core_rollouts.report.html import HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import markdown
 from pytest_core_rollouts.results.comparison import Baseline, comparisons, load_baseline, newest_versions
 from pytest_core_rollouts.results.gate import Gate, GateError, judge, parse_gate
-from pytest_core_rollouts.results.summary import AgentScore, Summary, slim, summarize
+from pytest_core_rollouts.results.summary import AgentScore, Summary, summarize
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the report. Return 0, or 1 if a gate does not pass."""
     gates = _gates(arguments)
     if arguments.html is not None:
-        _check_lasting(arguments.files)
+        _require_regular_files(arguments.files)
     rows = read_rows(arguments.files, arguments.run)
     baseline = None if arguments.baseline is None else _load_baseline(arguments.baseline)
     summary, judged = summarize(rows), summarize(rows, judged=True)
@@ -55,11 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if all(judgment.passed for judgment in judgments) else 1
 
 
-def _check_lasting(files: Iterable[Path]) -> None:
+def _require_regular_files(files: Iterable[Path]) -> None:
     """Raise CommandError for a pipe: the HTML report reads its rows more than once."""
     try:
         for path in files:
-            check_lasting(path)
+            require_regular_file(path)
     except RecordsError as error:
         raise CommandError(f"--html: {error}") from None
 

@@ -17,9 +17,8 @@ from pytest_core_rollouts.agents_api.fault_policies import LocalFault
 from pytest_core_rollouts.grading.answers import TEXT_LIMIT, Answer, Grade, read_answer
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
 from pytest_core_rollouts.records.kept_files import read_kept_files
-from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
-from pytest_core_rollouts.records.rows import check_lasting, effective, read_located, record_at
-from pytest_core_rollouts.results.summary import slim
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, slim
+from pytest_core_rollouts.records.rows import effective_rows, read_located, record_at, require_regular_file
 from pytest_core_rollouts.rollout.attempt_state import grading_settings
 from pytest_core_rollouts.rollout.attempts import Grader, KeepFiles, Outcome
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
@@ -50,27 +49,28 @@ class Replay:
     @classmethod
     def open(cls, path: Path) -> Replay:
         """Read which rows there are. Raises RecordsError."""
-        check_lasting(path)
+        require_regular_file(path)
         located: list[tuple[int, RolloutRecord]] = []
         read: dict[int, RolloutRecord] = {}
         for offset, record in read_located(path, items=False):
             if len(repr(record.answer)) + len(record.answer_text or "") <= SHORT:
                 read[offset] = record
             located.append((offset, read.get(offset) or slim(record)))
-        offsets = {id(record): offset for offset, record in located}
         agents: dict[str, Agent] = {}
-        groups: dict[tuple[str, str], dict[str, list[RolloutRecord]]] = {}
-        for record in effective(record for _, record in located).values():
+        groups: dict[tuple[str, str], dict[str, list[tuple[int, RolloutRecord]]]] = {}
+        for position, record in effective_rows(record for _, record in located).values():
             agent = Agent(record.harness, record.model, record.agent.get("name"))
             agents.setdefault(agent.slug, agent)
-            groups.setdefault((record.task, agent.slug), {}).setdefault(record.run_id, []).append(record)
+            groups.setdefault((record.task, agent.slug), {}).setdefault(record.run_id, []).append(
+                (located[position][0], record)
+            )
         rows: dict[str, dict[tuple[str, int], int]] = {}
         for (task, slug), runs in groups.items():
             start = 0
             for records in runs.values():
-                for record in records:
-                    rows.setdefault(task, {})[slug, start + record.sample] = offsets[id(record)]
-                start += max(record.sample for record in records) + 1
+                for offset, record in records:
+                    rows.setdefault(task, {})[slug, start + record.sample] = offset
+                start += max(record.sample for _, record in records) + 1
         if not rows:
             raise RecordsError(f"{path}: holds no rollouts to grade again")
         return cls(path, tuple(agents.values()), rows, read)

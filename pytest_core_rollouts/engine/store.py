@@ -12,7 +12,7 @@ from pytest_core_rollouts.engine.resume import Resumed
 from pytest_core_rollouts.records.kept_files import keep_files, keep_items
 from pytest_core_rollouts.records.masking import Masker, hide_reasons
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
-from pytest_core_rollouts.records.rows import append, check_writable, effective, read_located
+from pytest_core_rollouts.records.rows import append, check_writable, effective_rows, read_located
 from pytest_core_rollouts.tasks.matrix import Rollout
 
 Plan = Mapping[tuple[str, str], Mapping[str, int]]
@@ -158,4 +158,5 @@ class RowStore:
         if not rollout_ids:
             return {}
         new = (record for record, is_new in self.rows(run_id) if is_new)
-        return effective(record for record in new if record.rollout_id in rollout_ids)
+        rows = effective_rows(record for record in new if record.rollout_id in rollout_ids)
+        return {rollout_id: row.record for rollout_id, row in rows.items()}

@@ -52,7 +52,7 @@ def keep_files(
                 )
     except OSError as error:
         problem = f"{final.parent}: cannot keep an agent's files: {error.strerror or error}"
-        raise RecordsError(f"{problem}; free or fix the disk, or choose another place with --rollout-out") from error
+        raise RecordsError(f"{problem}; free or repair the disk, or choose another place with --rollout-out") from error
     return rows
 
 
@@ -96,7 +96,7 @@ def keep_items(out: Path, rollout_id: str, attempt: int, items: Sequence[Any], m
                 file.write(line)
     except OSError as error:
         raise RecordsError(
-            f"{final.parent}: cannot keep a trajectory: {error.strerror or error}; free or fix the disk, "
+            f"{final.parent}: cannot keep a trajectory: {error.strerror or error}; free or repair the disk, "
             "or choose another place with --rollout-out"
         ) from error
     place = final.relative_to(out.parent).as_posix()

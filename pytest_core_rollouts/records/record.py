@@ -1,4 +1,8 @@
-"""One rollout's record: the row that is kept of it."""
+"""The row that is kept of one rollout: its fields, and how they are written, masked, checked and read.
+
+Each field stands once, in `RolloutRecord`. Its `Column` says which types it has, how it is masked, whether it is left
+out of memory when only numbers are needed, and what it means; docs/records.md is generated from that.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import dataclasses
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -20,9 +24,13 @@ __all__ = [
     "STATUSES",
     "ItemsMode",
     "NotJSON",
+    "RecordsError",
+    "RecordsWarning",
     "RolloutRecord",
     "Status",
     "count_planned",
+    "slim",
+    "slim_rows",
     "tokens_of",
 ]
 
@@ -36,19 +44,23 @@ INTERRUPTED = "the run was interrupted"
 """The `error` of a rollout that its own run cancelled: nothing went wrong with it, and a resume runs it."""
 
 ROW_START = b'{"rollout_id"'
-"""How every row begins."""
+"""The first bytes of every row."""
 
 
 class RecordsError(Exception):
-    """A records file that cannot be read or written; the text names the file (and line) and says what to do."""
+    """A records file that can't be read or written. `str()` names the file (and line) and says what to do."""
 
 
 class RecordsWarning(UserWarning):
-    """Something in a records file, or in one that belongs to it, was passed over: its writer died in it."""
+    """Part of a records file, or of a file that belongs to it, was skipped because its writer was killed."""
+
+
+class NotJSON(RecordsError):
+    """A line that is not JSON. At the end of a file, it is a row that was cut off."""
 
 
 def warn(text: str) -> None:
-    """Warn, and no more than that where warnings are errors (`-W error`): what a dead writer left stops nobody."""
+    """Issue a RecordsWarning. With `-W error` it is only shown: what a killed writer left must not stop anybody."""
     try:
         warnings.warn(text, RecordsWarning, stacklevel=4)
     except RecordsWarning:
@@ -57,61 +69,212 @@ def warn(text: str) -> None:
             warnings.warn(text, RecordsWarning, stacklevel=4)
 
 
-class NotJSON(RecordsError):
-    """A line that is no JSON: at the end of a file, a row that was cut off."""
+# The fields of a row
+
+_BOUND = 2**53
+"""Larger numbers occur in no row, and few JSON readers read them exactly."""
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _BOUND
+
+
+def _is_string(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_kept_file(value: Any) -> bool:
+    """Return True for an entry that `kept_files` can have written."""
+    if not isinstance(value, dict) or type(value.get("size")) is not int:
+        return False
+    return all(isinstance(value.get(key), str) for key in ("path", "file", "sha256"))
+
+
+@dataclass(frozen=True)
+class Column:
+    """What is known of one field of a row."""
+
+    doc: str
+    """Its meaning, as Markdown, for docs/records.md."""
+    types: tuple[type, ...] = ()
+    """The types that its JSON value may have; empty for any value."""
+    masks: Literal["nothing", "values", "messages", "fields"] = "values"
+    """`values`: known secrets. `messages`: also what looks like a credential in text. `fields`: also the values of
+    fields that are named like a credential. `nothing`: ids, digests and numbers, so that a row can be found again."""
+    entries: tuple[str, Callable[[Any], bool]] | None = None
+    """What a list or object may hold, in words and as a check."""
+    large: bool = False
+    """Whether `slim` leaves it out."""
+    shared: bool = False
+    """Whether the rows of one task and agent have it in common, so that `slim_rows` holds it once."""
+
+
+def _column(*args: Any, **kwargs: Any) -> dict[str, Column]:
+    return {"column": Column(*args, **kwargs)}
+
+
+_TEXT, _COUNT, _OBJECT, _LIST = (str,), (int,), (dict,), (list,)
+_OR_NONE = (type(None),)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)  # a run holds thousands
 class RolloutRecord:
     """One rollout: one Session of one agent on one task, and its grade. One line of the JSONL, fields in this order.
 
-    `reward` is in [0, 1], or None where nothing was learned about the agent: the rollout was cancelled, or could not
-    be run or graded. Such a row is missing data, never a 0. Raises ValueError for a reward its status cannot have.
+    `reward` is in [0, 1], or None if the rollout says nothing about the agent: it was cancelled, or could not be
+    run or graded. Such a row is missing data, never a 0. Raises ValueError for a reward that its status can't have.
+    docs/records.md describes every field.
     """
 
-    rollout_id: str
-    task: str
-    harness: str
-    model: str
-    sample: int
-    session_id: str | None = None
-    status: Status
-    reward: float | None
-    answer: Any = None  # the parsed answer, or None
-    duration_s: float | None = None  # create to the Turn's end, seconds; None when no Session was created
-    usage: Mapping[str, Any] | None = None  # token counts of the last Turn, as returned; None where unknown
-    items: Sequence[Any] | None = None  # the trajectory, every Item as returned; None when it was not kept
-    error: str | None = None
+    rollout_id: str = field(
+        metadata=_column(
+            "`<run_id>.<task>.<agent>.<sample>`, at most 120 characters of `[A-Za-z0-9._-]`", _TEXT, "nothing"
+        )
+    )
+    task: str = field(metadata=_column("the task's id", _TEXT, shared=True))
+    harness: str = field(metadata=_column("the agent's harness; `default` if none was named", _TEXT, shared=True))
+    model: str = field(metadata=_column("the agent's model; `default` if none was named", _TEXT, shared=True))
+    sample: int = field(metadata=_column("the sample's number, from 0", _COUNT, "nothing"))
+    session_id: str | None = field(
+        default=None,
+        metadata=_column(
+            "the Core's Session, deleted after the rollout; null if none was created", (*_TEXT, *_OR_NONE)
+        ),
+    )
+    status: Status = field(
+        metadata=_column("`completed`, `failed`, `cancelled`, `timeout` or `error`", _TEXT, "nothing")
+    )
+    reward: float | None = field(
+        metadata=_column(
+            "0 to 1, or null if the rollout says nothing about the agent", (int, float, *_OR_NONE), "nothing"
+        )
+    )
+    answer: Any = field(default=None, metadata=_column("the parsed `answer.json`, or null", large=True))
+    duration_s: float | None = field(
+        default=None,
+        metadata=_column(
+            "seconds from creating the Session to the end of its Turn; null if no Session was created",
+            (int, float, *_OR_NONE),
+            "nothing",
+        ),
+    )
+    usage: Mapping[str, Any] | None = field(
+        default=None,
+        metadata=_column(
+            "token counts of the last Turn as the Core returned them; null means unknown, not zero",
+            (*_OBJECT, *_OR_NONE),
+        ),
+    )
+    items: Sequence[Any] | None = field(
+        default=None,
+        metadata=_column(
+            "the trajectory, every Item in order as returned; null with `--rollout-items none`, and with `files`, "
+            "which stores it in its own file",
+            (*_LIST, *_OR_NONE),
+            "fields",
+            large=True,
+        ),
+    )
+    error: str | None = field(default=None, metadata=_column("what failed, or null", (*_TEXT, *_OR_NONE), "messages"))
 
-    schema: int = SCHEMA
-    run_id: str
-    group_id: str
-    agent: Mapping[str, Any] = field(default_factory=dict)  # {name (of an agent file, or None), digest, ...}
-    labels: Mapping[str, str] = field(default_factory=dict)
-    attempt: int = 0
-    started_at: str | None = None  # ISO 8601, UTC, with its offset
-    timings: Mapping[str, float] = field(default_factory=dict)  # seconds: create, prepare, turn, fetch
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    input_digest: str = ""
-    grading_digest: str = ""
-    reasons: Sequence[Any] = ()  # [{path, expected, answered}]
-    answer_text: str | None = None  # what the agent wrote, when it is no JSON
-    outputs: Sequence[Any] = ()  # files that the agent made and that were kept, see `kept_files`
-    items_file: Mapping[str, Any] | None = None  # where the trajectory is, if not in the row, see `item_files`
-    notes: Sequence[str] = ()
-    planned: Mapping[str, int] = field(default_factory=dict)  # see `count_planned`
-    request_ids: Mapping[str, str] = field(default_factory=dict)
+    schema: int = field(default=SCHEMA, metadata=_column(f"version of this format: {SCHEMA}", (), "nothing"))
+    run_id: str = field(metadata=_column("the run", _TEXT, "nothing", shared=True))
+    group_id: str = field(metadata=_column("the id that all samples of one task by one agent share", _TEXT, "nothing"))
+    agent: Mapping[str, Any] = field(
+        default_factory=dict,
+        metadata=_column(
+            "`name` (of an agent file), `slug`, `digest` (SHA-256 of everything about it except its name)",
+            _OBJECT,
+            shared=True,
+        ),
+    )
+    labels: Mapping[str, str] = field(
+        default_factory=dict, metadata=_column("from `--rollout-label`", _OBJECT, shared=True)
+    )
+    attempt: int = field(
+        default=0,
+        metadata=_column(
+            "1, or more if earlier attempts failed because of the infrastructure; `notes` has their errors",
+            _COUNT,
+            "nothing",
+        ),
+    )
+    started_at: str | None = field(default=None, metadata=_column("ISO 8601, in UTC", (*_TEXT, *_OR_NONE), "nothing"))
+    timings: Mapping[str, float] = field(
+        default_factory=dict,
+        metadata=_column("seconds for `create`, `prepare` (the sandbox), `turn`, `fetch`", _OBJECT, "nothing"),
+    )
+    settings: Mapping[str, Any] = field(
+        default_factory=dict,
+        metadata=_column(
+            "what the rollout ran with: timeout, network, protocol, base URL, tolerance, versions; never a key. "
+            "`pass_threshold`: the smallest reward that passes, if it is not 1; `xfail`: it was expected to fail, and "
+            "no gate counts it; `failed_turns`: `zero` if a Turn that failed for an unnamed reason counts as reward "
+            "0; `replay_of`: the file, run and rollout whose answer was graded again",
+            _OBJECT,
+            "fields",
+            shared=True,
+        ),
+    )
+    input_digest: str = field(
+        default="", metadata=_column("SHA-256 of what the agent got", _TEXT, "nothing", shared=True)
+    )
+    grading_digest: str = field(
+        default="", metadata=_column("SHA-256 of what grades it", _TEXT, "nothing", shared=True)
+    )
+    reasons: Sequence[Any] = field(
+        default=(), metadata=_column("`{path, expected, answered}` for each place that differs", _LIST, large=True)
+    )
+    answer_text: str | None = field(
+        default=None,
+        metadata=_column("up to 64 KiB of an answer that is not JSON", (*_TEXT, *_OR_NONE), large=True),
+    )
+    outputs: Sequence[Any] = field(
+        default=(),
+        metadata=_column(
+            "files that the agent made and that were kept: `[{path, size, sha256, file}]`; `path` below "
+            "`/workspace/outputs`, `file` relative to the JSONL ([tasks](tasks.md#answers-beyond-one-json))",
+            _LIST,
+            entries=("kept files", _is_kept_file),
+        ),
+    )
+    items_file: Mapping[str, Any] | None = field(
+        default=None,
+        metadata=_column(
+            "where the trajectory is with `--rollout-items files`: `{file, items, size, sha256}`, `file` relative to "
+            "the JSONL; else null",
+            (*_OBJECT, *_OR_NONE),
+        ),
+    )
+    notes: Sequence[str] = field(
+        default=(),
+        metadata=_column("further remarks, each a sentence", _LIST, "messages", entries=("strings", _is_string)),
+    )
+    planned: Mapping[str, int] = field(
+        default_factory=dict,
+        metadata=_column(
+            "how many rollouts were planned for the run, the agent and the group, and how many tasks for the agent",
+            _OBJECT,
+            "nothing",
+            entries=("counts", _is_count),
+            shared=True,
+        ),
+    )
+    request_ids: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=_column("the last `X-Request-Id` of each kind of call", _OBJECT, large=True),
+    )
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
-            raise ValueError(f"status {self.status!r} is none of {', '.join(STATUSES)}")
+            raise ValueError(f"unknown status {self.status!r}; expected {', '.join(STATUSES)}")
         if self.reward is None:
             if self.status in ("completed", "timeout"):
-                raise ValueError(f"a rollout that is {self.status} has a reward; this one has none")
+                raise ValueError(f"a rollout with status {self.status} must have a reward")
         elif self.status in ("cancelled", "error"):
-            raise ValueError(f"a rollout with status {self.status} has no reward; this one has {self.reward!r}")
+            raise ValueError(f"a rollout with status {self.status} can't have a reward, got {self.reward!r}")
         elif not (math.isfinite(self.reward) and 0 <= self.reward <= 1):
-            raise ValueError(f"reward {self.reward!r} is not between 0 and 1")
+            raise ValueError(f"expected a reward from 0 to 1, got {self.reward!r}")
 
     @property
     def graded(self) -> bool:
@@ -120,139 +283,106 @@ class RolloutRecord:
 
     @property
     def interrupted(self) -> bool:
-        """Whether its run was stopped before it came to anything: it counts as not run."""
+        """Whether its run was stopped before it had a result: it counts as not run."""
         return self.status == "cancelled" and self.error == INTERRUPTED
 
     @property
     def solved(self) -> bool:
-        """Whether the reward is one that passes: 1, or the task's own `pass_threshold`."""
+        """Whether the reward passes: 1, or the task's own `pass_threshold`."""
         threshold = self.settings.get("pass_threshold", 1)
         return self.reward is not None and self.reward >= (threshold if isinstance(threshold, (int, float)) else 1)
 
     @property
     def tokens(self) -> int | None:
-        """Input and output tokens together; None where the usage does not say."""
+        """The sum of input and output tokens; None if the usage does not say."""
         return tokens_of(self.usage)
 
     @property
     def xfail(self) -> bool:
-        """Whether the rollout was expected to fail: it is told with the rest, and no gate judges it."""
+        """Whether the rollout was expected to fail: it is reported with the rest, and no gate counts it."""
         return bool(self.settings.get("xfail"))
 
     @property
     def digests(self) -> tuple[str, str, str]:
-        """What the rollout was of: task input, grading, agent."""
+        """The digests of the task's input, its grading and the agent."""
         return self.input_digest, self.grading_digest, str(self.agent.get("digest", ""))
 
     @property
     def answered(self) -> bool:
-        """Whether the agent came to its end and what it left was fetched, graded or not."""
+        """Whether the agent finished and its outputs were fetched, graded or not."""
         return self.status == "completed" or (self.status in ("error", "failed") and "fetch" in self.timings)
 
     @property
     def work(self) -> str:
-        """What must be the same for two rows to be of the same work: input, grading, agent, labels and settings."""
+        """A key that two rows share if they are of the same work: input, grading, agent, labels and settings."""
         settings = {name: self.settings.get(name) for name in ("timeout", "network", "outputs", "xfail")}
         return json.dumps([self.digests, dict(self.labels), settings], sort_keys=True, default=str)
 
     def to_line(self, masks: Masker | None = None, *, items: ItemsMode = "inline") -> bytes:
-        """The row as strict JSON in ASCII, with its newline. Known secrets are masked, `items="none"` leaves Items out.
+        """Return the row as strict JSON in ASCII, with its newline. Known secrets are masked.
 
-        Ids, digests, status and numbers are never masked: they hold no free text, and a row must stay findable.
+        `items="none"` leaves Items out. Ids, digests, status and numbers are never masked: they hold no free text, and
+        a row must stay findable.
         """
-        row = {name: jsonable(getattr(self, name)) for name in _FIELDS}
+        row = {name: jsonable(getattr(self, name)) for name in COLUMNS}
         if items == "none":
             row["items"] = None
         if masks is not None:
-            row = {name: _masked(name, value, masks) for name, value in row.items()}
+            row = {name: _masked(COLUMNS[name], value, masks) for name, value in row.items()}
         return json.dumps(row, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> RolloutRecord:
-        """The record of one line. Fields this version does not know are ignored; RecordsError for anything else.
+        """Return the record of one line. Fields that this version does not know are ignored.
 
-        Raises RecordsError, without a file's name, for a line that is no record or was written by a newer schema.
+        Raises RecordsError, without a file's name, for a line that is not a record or has a newer schema.
         """
         row = parse_row(line)
         if not isinstance(row, dict) or type(row.get("schema")) is not int:
-            raise RecordsError("not a rollout record: a JSON object with the field 'schema' was expected")
+            raise RecordsError('not a rollout record: expected a JSON object with the field "schema"')
         if row["schema"] > SCHEMA:
-            raise RecordsError(
-                f"written with schema {row['schema']}, newer than {SCHEMA}: upgrade pytest-core-rollouts"
-            )
+            raise RecordsError(f"schema {row['schema']} is newer than {SCHEMA}; upgrade pytest-core-rollouts")
         try:
-            return cls(**{name: _checked(name, row[name]) for name in _FIELDS if name in row})
+            return cls(**{name: _checked(name, row[name]) for name in COLUMNS if name in row})
         except (TypeError, ValueError) as error:
             raise RecordsError(
                 f"not a rollout record: {str(error).removeprefix('RolloutRecord.__init__() ')}"
             ) from None
 
 
-_FIELDS = tuple(entry.name for entry in dataclasses.fields(RolloutRecord))
-_UNMASKED = frozenset(
-    (
-        *("rollout_id", "group_id", "run_id", "sample", "status", "reward", "duration_s", "schema", "attempt"),
-        *("started_at", "timings", "input_digest", "grading_digest", "planned"),
-    )
-)
-_NUMBER = (int, float)
-_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("rollout_id", "task", "harness", "model", "status", "run_id", "group_id"), (str,)),
-    **dict.fromkeys(("input_digest", "grading_digest"), (str,)),
-    **dict.fromkeys(("session_id", "error", "started_at", "answer_text"), (str, type(None))),
-    **dict.fromkeys(("sample", "attempt"), (int,)),
-    **dict.fromkeys(("reward", "duration_s"), (*_NUMBER, type(None))),
-    **dict.fromkeys(("agent", "labels", "timings", "settings", "planned", "request_ids"), (dict,)),
-    **dict.fromkeys(("reasons", "notes", "outputs"), (list,)),
-    **dict.fromkeys(("usage", "items_file"), (dict, type(None))),
-    "items": (list, type(None)),
+COLUMNS: dict[str, Column] = {entry.name: entry.metadata["column"] for entry in dataclasses.fields(RolloutRecord)}
+"""All fields of a row, in their order."""
+_NO_VALUES: dict[type, Any] = {dict: {}, list: ()}
+_LEFT_OUT: dict[str, Any] = {
+    name: _NO_VALUES.get(column.types[0]) if column.types and type(None) not in column.types else None
+    for name, column in COLUMNS.items()
+    if column.large
 }
-_BOUND = 2**53
-"""From here on numbers are none that a row has, and few readers take them for what they are."""
+_SHARED = tuple(name for name, column in COLUMNS.items() if column.shared)
 
 
-def _is_count(entry: Any) -> bool:
-    return type(entry) is int and 0 <= entry < _BOUND
-
-
-def _is_kept_file(entry: Any) -> bool:
-    """Whether it is as `kept_files` writes it."""
-    if not isinstance(entry, dict) or type(entry.get("size")) is not int:
-        return False
-    return all(isinstance(entry.get(key), str) for key in ("path", "file", "sha256"))
-
-
-_HOLDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "planned": ("counts", _is_count),
-    "notes": ("texts", lambda entry: isinstance(entry, str)),
-    "outputs": ("files that were kept", _is_kept_file),
-}
-"""What is read of rows without asking again."""
-
-
-def _masked(name: str, value: Any, masks: Masker) -> Any:
-    """A field of a row without secrets. What was answered, and is graded again some day, loses known ones alone."""
-    if name in _UNMASKED or value is None:
+def _masked(column: Column, value: Any, masks: Masker) -> Any:
+    """Return a field's value without secrets. Answers lose only known ones, because they may be graded again."""
+    if column.masks == "nothing" or value is None:
         return value
-    if name == "error":
-        return masks.message(value)
-    if name == "notes":
-        return list(map(masks.message, value))
-    return masks.trajectory(value) if name in ("items", "settings") else masks.data(value)
+    if column.masks == "messages":
+        return masks.message(value) if isinstance(value, str) else list(map(masks.message, value))
+    return masks.trajectory(value) if column.masks == "fields" else masks.data(value)
 
 
 def _checked(name: str, value: Any) -> Any:
-    types = _TYPES.get(name)
-    if types and (not isinstance(value, types) or isinstance(value, bool)):
-        raise ValueError(f"{name!r} is {type(value).__name__}")
-    if isinstance(value, _NUMBER) and not -_BOUND < value < _BOUND:
-        raise ValueError(f"{name!r} is too large a number")
-    if name in _HOLDS:
-        what, fits = _HOLDS[name]
+    """Return the value if the field can have it. Raises ValueError."""
+    column = COLUMNS[name]
+    if column.types and (not isinstance(value, column.types) or isinstance(value, bool)):
+        raise ValueError(f'"{name}" can\'t be {type(value).__name__}')
+    if isinstance(value, (int, float)) and not -_BOUND < value < _BOUND:
+        raise ValueError(f'"{name}" is too large a number')
+    if column.entries is not None:
+        what, fits = column.entries
         if not all(map(fits, value.values() if isinstance(value, dict) else value)):
-            raise ValueError(f"{name!r} holds something else than {what}")
+            raise ValueError(f'"{name}" must only hold {what}')
     if name == "agent" and not isinstance(value.get("name"), (str, type(None))):
-        raise ValueError("the agent's 'name' is no text")
+        raise ValueError('the agent\'s "name" must be a string')
     return value
 
 
@@ -264,17 +394,42 @@ def parse_row(line: bytes) -> Any:
         raise NotJSON(f"not JSON ({error.problem})") from None
 
 
+# Rows in memory
+
+
+def slim(record: RolloutRecord, **changes: Any) -> RolloutRecord:
+    """Return the record without its large fields, so that thousands fit in memory; `changes` replaces others."""
+    if not changes and all(getattr(record, name) == value for name, value in _LEFT_OUT.items()):
+        return record
+    return dataclasses.replace(record, **_LEFT_OUT, **changes)
+
+
+def slim_rows(records: Iterable[RolloutRecord]) -> Iterator[RolloutRecord]:
+    """Yield each record slim. Values that it has in common with the first of its task and agent are held once."""
+    first: dict[tuple[str, str, str], RolloutRecord] = {}
+    for record in records:
+        like = first.setdefault((record.run_id, record.task, str(record.agent.get("digest"))), record)
+        if record is like or record.settings is like.settings:
+            yield slim(record)
+        else:
+            same = {name: getattr(like, name) for name in _SHARED if getattr(record, name) == getattr(like, name)}
+            yield slim(record, **same)
+
+
+# Counts
+
+
 def tokens_of(usage: Mapping[str, Any] | None) -> int | None:
-    """Input and output tokens together; None where the usage does not say."""
+    """Return the sum of input and output tokens; None if the usage does not say."""
     counts = [(usage or {}).get(key) for key in ("total_tokens", "input_tokens", "output_tokens")]
     total, *parts = [count if _is_count(count) else None for count in counts]
     return total if total is not None or None in parts else sum(part or 0 for part in parts)
 
 
 def count_planned(rollouts: Iterable[tuple[str, str]]) -> dict[tuple[str, str], dict[str, int]]:
-    """What a run was going to do, told so that each row can carry it: (agent, task) of every rollout selected.
+    """Count what a run is going to do, given the (agent, task) of every rollout selected. Each row carries it.
 
-    Gives for each (agent, task): {"run": rollouts selected in all, "agent": those of this agent, "tasks": this agent's
+    Returns for each (agent, task): {"run": all rollouts selected, "agent": those of this agent, "tasks": this agent's
     tasks, "group": the samples of this task and agent}. With it a report from rows alone knows what never ran.
     """
     groups: dict[tuple[str, str], int] = {}

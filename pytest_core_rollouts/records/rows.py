@@ -1,14 +1,14 @@
 """The JSONL file that records live in.
 
-The file is the only truth about a run: a row is written, locked and synced, before anybody hears of the rollout, and
-every report and gate is computed from rows. What that asks of this module, and how it is met:
+The file is the only source of a run's results: a row is written, locked and synced before its rollout is reported, and
+every report and gate is computed from rows. What this module must handle, and how:
 
-- Many processes write one file. `append` takes a lock on the file, so rows never interleave, whatever their size; a
-  file system that cannot lock is an error, not a risk.
-- A process may be killed in the middle of a row. The next `append` cuts a half row off before it writes (or ends
-  a row that lacks only its newline), and a reader skips a half row at the end, and only there, with a warning.
-- A disk may be full. What was written of the row is cut back, and `RecordsError` says so; the run must then stop.
-- Any reader must cope. Rows are strict JSON in ASCII, one a line; nothing an agent writes can break a line or a parser.
+- Several processes write one file. `append` locks the file, so rows of any size never interleave. A file system that
+  can't lock files is an error.
+- A process may be killed in the middle of a row. The next `append` removes a partial row before it writes (or adds the
+  newline if only that is missing). A reader skips a partial row, only at the end of the file, with a warning.
+- A disk may be full. What was written of the row is removed, and RecordsError is raised; the run must then stop.
+- Any reader must be able to read the file. Rows are strict JSON in ASCII, one per line, whatever an agent writes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_core_rollouts.records.kept_files import read_items
 from pytest_core_rollouts.records.kept_folders import missing_text
@@ -35,7 +36,7 @@ from pytest_core_rollouts.records.record import (
     warn,
 )
 
-__all__ = ["append", "check_writable", "effective", "read_located", "read_records", "record_at"]
+__all__ = ["EffectiveRow", "append", "check_writable", "effective_rows", "read_located", "read_records", "record_at"]
 
 # Writing
 
@@ -48,32 +49,32 @@ def append(
     items: ItemsMode = "inline",
     sync: bool = True,
 ) -> None:
-    """Append one row and return when it is on disk. Folders are made as needed; any process or thread may call this.
+    """Append one row and return when it is on disk. Creates folders as needed; any process or thread may call this.
 
-    Without `sync` it is only the system's by then: for rows that can be made again for nothing.
+    `sync=False` returns when the operating system has the row: for rows that can be made again at no cost.
 
-    Raises RecordsError when the row could not be written whole, and the file then ends where it ended before; or when
-    the disk would not take what was written.
+    Raises RecordsError if the row could not be written whole (the file is then as long as before), or if the disk did
+    not accept it.
     """
     line = record.to_line(masks, items=items)
-    with _explained(path):
-        fd = _opened(path)
+    with _translate_os_errors(path):
+        fd = _open(path)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)  # released by close
-            end = _mend_tail(path, fd)
+            end = _repair_tail(path, fd)
             try:
                 _write(fd, line)
             except OSError:
                 os.ftruncate(fd, end)
                 raise
             if sync:
-                fcntl.flock(fd, fcntl.LOCK_UN)  # while the disk takes this row, others may write theirs
+                fcntl.flock(fd, fcntl.LOCK_UN)  # others may write while the disk stores this row
                 os.fsync(fd)
         finally:
             os.close(fd)
 
 
-def _opened(path: Path) -> int:
+def _open(path: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     try:
         return os.open(path, flags, 0o666)
@@ -83,38 +84,38 @@ def _opened(path: Path) -> int:
 
 
 def check_writable(path: Path) -> None:
-    """Make sure, before any paid work, that rows can be appended to `path`. Creates nothing that stays.
+    """Check, before any paid work, that rows can be appended to `path`. Leaves no new file.
 
-    Raises RecordsError when they cannot, or when the file holds something else than records.
+    Raises RecordsError if they can't, or if the file contains something other than records.
     """
-    with _explained(path):
+    with _translate_os_errors(path):
         if not path.exists():
             folder = next(parent for parent in path.absolute().parents if parent.exists())
-            with tempfile.TemporaryFile(dir=folder):  # a name of its own: another run may be making `path` right now
+            with tempfile.TemporaryFile(dir=folder):  # not `path` itself: another run may be creating it right now
                 return
         if not stat.S_ISREG(path.stat().st_mode):
             raise RecordsError(f"{path}: not a regular file; choose another file with --rollout-out")
         with path.open("r+b") as file:
             start = file.read(len(ROW_START))
     if not ROW_START.startswith(start):
-        raise RecordsError(f"{path}: holds something else than rollout records; choose another file with --rollout-out")
+        raise RecordsError(f"{path}: not a file of rollout records; choose another file with --rollout-out")
 
 
-def check_lasting(path: Path) -> None:
-    """For who reads rows more than once: what a pipe held is gone by then. Raises RecordsError."""
-    if path.exists() and not (path.is_file() or path.is_dir()):  # reading tells what else is wrong
-        raise RecordsError(f"{path} is no regular file, and is read more than once; make a file of it")
+def require_regular_file(path: Path) -> None:
+    """Raise RecordsError for a pipe or a device: rows are read more than once, and a pipe can only be read once."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # reading a folder raises its own error
+        raise RecordsError(f"{path}: not a regular file, and it is read more than once; save it as a file")
 
 
 def _write(fd: int, data: bytes) -> None:
-    """Write all of `data`: one call, unless the system takes less; then the next call says why (a full disk)."""
+    """Write all of `data`, usually in one call. If the system writes less, the next call raises why (a full disk)."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
-def _mend_tail(path: Path, fd: int) -> int:
-    """Cut off a half row that a dead writer left, or end a whole one that lacks its newline; gives the file's size."""
+def _repair_tail(path: Path, fd: int) -> int:
+    """Remove a partial last row, or add the newline that a whole one lacks. Returns the size of the file."""
     end = os.fstat(fd).st_size
     if end == 0 or os.pread(fd, 1, end - 1) == b"\n":
         return end
@@ -124,10 +125,9 @@ def _mend_tail(path: Path, fd: int) -> int:
         start -= block
         tail = os.pread(fd, block, start) + tail
     tail = tail[tail.rfind(b"\n") + 1 :]
-    if not _is_begun(tail):
+    if not _is_partial_row(tail):
         raise RecordsError(
-            f"{path}: its last line is neither whole nor a rollout record, and is left alone; "
-            "choose another file with --rollout-out"
+            f"{path}: its last line is neither complete nor a rollout record; choose another file with --rollout-out"
         )
     try:
         parse_row(tail)
@@ -138,20 +138,20 @@ def _mend_tail(path: Path, fd: int) -> int:
     return end + 1
 
 
-def _is_begun(tail: bytes) -> bool:
-    """Whether a last line without its newline is a row whose writer died, and no other file's text."""
-    begun = tail.rstrip(b"\0")  # a power cut can leave a file longer than what was written
-    return begun.startswith(ROW_START) or ROW_START.startswith(begun)
+def _is_partial_row(tail: bytes) -> bool:
+    """Return True if a last line without a newline is a row whose writer was killed, not some other text."""
+    written = tail.rstrip(b"\0")  # a power cut can leave a file longer than what was written
+    return written.startswith(ROW_START) or ROW_START.startswith(written)
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _translate_os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise RecordsError(
             f"{path}: cannot write rollout records: {error.strerror or error}; "
-            "free or mend the disk, or choose another file with --rollout-out"
+            "free or repair the disk, or choose another file with --rollout-out"
         ) from error
 
 
@@ -159,19 +159,19 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def read_records(path: Path, *, items: bool = True) -> Iterator[RolloutRecord]:
-    """Every record of the file, in its order, one at a time. `items=False` drops trajectories as it reads.
+    """Yield every record of the file in order. `items=False` drops trajectories while reading.
 
-    A half row at the very end is passed over with a RecordsWarning: its rollout is owed again. Raises RecordsError,
-    naming file and line, for any other line that is no record, and for a file that cannot be read.
+    A partial row at the very end is skipped with a RecordsWarning: its rollout has no result. Raises RecordsError, with
+    file and line, for any other line that is not a record, and for a file that can't be read.
     """
     return (record for _, record in read_located(path, items=items))
 
 
 def read_located(path: Path, *, items: bool = True) -> Iterator[tuple[int, RolloutRecord]]:
-    """The same, each with the offset of its line in the file, for `record_at`."""
+    """Yield the same records, each with the offset in bytes of its line, for `record_at`."""
     offset = end = 0
     try:
-        with path.open("rb") as file:  # binary: lines end at \n alone, never at U+2028 or U+0085
+        with path.open("rb") as file:  # binary: lines end only at \n, never at U+2028 or U+0085
             for number, line in enumerate(file, 1):
                 offset, end = end, end + len(line)
                 if not line.strip():
@@ -179,9 +179,9 @@ def read_located(path: Path, *, items: bool = True) -> Iterator[tuple[int, Rollo
                 try:
                     record = RolloutRecord.from_line(line)
                 except RecordsError as error:
-                    if line.endswith(b"\n") or not (isinstance(error, NotJSON) and _is_begun(line)):
+                    if line.endswith(b"\n") or not (isinstance(error, NotJSON) and _is_partial_row(line)):
                         raise RecordsError(f"{path}:{number}: {error}") from None
-                    warn(f"{path}:{number}: passed over: the row was cut off")
+                    warn(f"{path}:{number}: skipped a row that was cut off")
                     return
                 yield offset, _with_items(path, record) if items else dataclasses.replace(record, items=None)
     except OSError as error:
@@ -189,7 +189,7 @@ def read_located(path: Path, *, items: bool = True) -> Iterator[tuple[int, Rollo
 
 
 def record_at(path: Path, offset: int) -> RolloutRecord:
-    """The record whose line begins at `offset`. Raises RecordsError."""
+    """Return the record whose line begins at `offset` (bytes). Raises RecordsError."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
@@ -197,12 +197,12 @@ def record_at(path: Path, offset: int) -> RolloutRecord:
     except OSError as error:
         raise RecordsError(f"{path}: cannot read rollout records: {error.strerror or error}") from error
     except RecordsError as error:
-        raise RecordsError(f"{path}: at byte {offset}: {error}; the file was changed since it was first read") from None
+        raise RecordsError(f"{path}: at byte {offset}: {error}; the file has changed since it was first read") from None
     return _with_items(path, record)
 
 
 def _with_items(path: Path, record: RolloutRecord) -> RolloutRecord:
-    """The record with a trajectory that is kept beside it, as if it stood in the row."""
+    """Return the record with its trajectory, from the row or from the file that the row names."""
     if record.items_file is None:
         return record
     items = read_items(path, record.items_file)
@@ -211,17 +211,25 @@ def _with_items(path: Path, record: RolloutRecord) -> RolloutRecord:
     return dataclasses.replace(record, items=items, items_file=None)
 
 
-def effective(records: Iterable[RolloutRecord]) -> dict[str, RolloutRecord]:
-    """The one row that counts for each rollout_id, in order of first appearance.
+class EffectiveRow(NamedTuple):
+    """The row that counts for a rollout, and its position among all rows, from 0."""
 
-    A rollout may have several rows: a resume ran it again, or graded it anew. Rows of other work than the newest (see
-    `RolloutRecord.work`) do not count; of the rest the first graded one does, else the newest.
+    position: int
+    record: RolloutRecord
+
+
+def effective_rows(records: Iterable[RolloutRecord]) -> dict[str, EffectiveRow]:
+    """Return the row that counts for each rollout_id, in order of first appearance.
+
+    A rollout has several rows if a resume ran it or graded it again. Rows of other work than its newest row (see
+    `RolloutRecord.work`) do not count. Of the rest the first graded row counts, or the newest if none is graded.
     """
-    rows: dict[str, RolloutRecord] = {}
-    graded: dict[tuple[str, str], RolloutRecord] = {}
-    for record in records:
+    rows: dict[str, EffectiveRow] = {}
+    graded: dict[tuple[str, str], EffectiveRow] = {}
+    for position, record in enumerate(records):
+        row = EffectiveRow(position, record)
         work = record.rollout_id, record.work
         if record.graded:
-            graded.setdefault(work, record)
-        rows[record.rollout_id] = graded.get(work, record)
+            graded.setdefault(work, row)
+        rows[record.rollout_id] = graded.get(work, row)
     return rows

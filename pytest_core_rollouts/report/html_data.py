@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_core_rollouts.records.jsonable import jsonable
-from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.records.rows import effective, read_records
+from pytest_core_rollouts.records.record import RolloutRecord, slim
+from pytest_core_rollouts.records.rows import effective_rows, read_records
 from pytest_core_rollouts.report.changes import could_see
 from pytest_core_rollouts.results.comparison import Baseline, Comparison, compare
 from pytest_core_rollouts.results.health import fault_kind
@@ -74,26 +74,13 @@ class Scan:
 
 def scan(paths: Iterable[Path], run_id: str | None = None) -> Scan:
     """Read every row once, or only those of one run. Raises RecordsError for a file that can't be read."""
-    slim: list[RolloutRecord] = []
+    rows: list[RolloutRecord] = []
     briefs: list[tuple[int, str]] = []
     for record in _rows(paths, run_id):
         briefs.append((len(record.items or ()), _brief(record)))
-        slim.append(
-            dataclasses.replace(
-                record,
-                items=None,
-                answer=None,
-                answer_text=None,
-                reasons=(),
-                outputs=(),
-                notes=(),
-                request_ids={},
-                error=record.error and record.error[:BRIEF],
-            )
-        )
-    counted = {id(record) for record in effective(slim).values()}
-    positions = [position for position, record in enumerate(slim) if id(record) in counted]
-    return Scan([slim[at] for at in positions], [briefs[at] for at in positions], frozenset(positions), run_id)
+        rows.append(slim(record, outputs=(), notes=(), error=record.error and record.error[:BRIEF]))
+    positions = sorted(row.position for row in effective_rows(rows).values())
+    return Scan([rows[at] for at in positions], [briefs[at] for at in positions], frozenset(positions), run_id)
 
 
 def _rows(paths: Iterable[Path], run_id: str | None) -> Iterator[RolloutRecord]:

@@ -12,14 +12,14 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.records.rows import effective
+from pytest_core_rollouts.records.record import RolloutRecord, slim_rows
+from pytest_core_rollouts.records.rows import effective_rows
 from pytest_core_rollouts.results import passing
 from pytest_core_rollouts.results.health import (
     GroupHealth,
@@ -262,7 +262,7 @@ def summarize(records: Iterable[RolloutRecord], planned: int = 0, *, judged: boo
     `judged` leaves out rollouts that were expected to fail, as gates do.
     The order of the rows does not matter, except among those of one rollout.
     """
-    rows = list(effective(slimmed(records)).values())
+    rows = [row.record for row in effective_rows(slim_rows(records)).values()]
     if judged:
         rows, fewer = _judged(rows)
         planned -= fewer
@@ -275,40 +275,6 @@ def summarize(records: Iterable[RolloutRecord], planned: int = 0, *, judged: boo
     agents = tuple(_agent_score(labels[key], by_agent[key]) for key in sorted(by_agent))
     most = max(planned, sum(by_run.values()), sum(agent.planned for agent in agents))
     return Summary(agents, most, max(1, len(by_run)))
-
-
-_LEFT_OUT: dict[str, Any] = {"items": None, "answer": None, "answer_text": None, "reasons": (), "request_ids": {}}
-
-
-def slim(record: RolloutRecord) -> RolloutRecord:
-    """Return the record without its large fields, so that thousands of them fit in memory."""
-    return record if record.request_ids is _LEFT_OUT["request_ids"] else dataclasses.replace(record, **_LEFT_OUT)
-
-
-_SHARED = (
-    "run_id",
-    "task",
-    "harness",
-    "model",
-    "agent",
-    "labels",
-    "settings",
-    "planned",
-    "input_digest",
-    "grading_digest",
-)
-
-
-def slimmed(records: Iterable[RolloutRecord]) -> Iterator[RolloutRecord]:
-    """Yield each record slim, sharing the values that are equal to those of the first of its task and agent."""
-    first: dict[tuple[str, str, str], RolloutRecord] = {}
-    for record in records:
-        like = first.setdefault((record.run_id, record.task, str(record.agent.get("digest"))), record)
-        if record is like or record.settings is like.settings:
-            yield slim(record)
-        else:
-            same = {name: getattr(like, name) for name in _SHARED if getattr(record, name) == getattr(like, name)}
-            yield dataclasses.replace(record, **_LEFT_OUT, **same)
 
 
 def _judged(rows: Sequence[RolloutRecord]) -> tuple[list[RolloutRecord], int]:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, slim_rows
 from pytest_core_rollouts.report.html import HtmlReport, HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import append_summary, markdown
 from pytest_core_rollouts.report.markdown import terminal as terminal_table
-from pytest_core_rollouts.results.summary import Summary, slimmed, summarize
+from pytest_core_rollouts.results.summary import Summary, summarize
 from pytest_core_rollouts.rollout.session_deletion import Sweep
 from pytest_core_rollouts.running import gates
 from pytest_core_rollouts.running.gates import GateResults
@@ -128,7 +128,7 @@ def finish(run: SessionRun) -> Ending:
         ending.problems.append(run.store.failure)
     seen: dict[str, str] = {}
     try:
-        rows = list(slimmed(_note_status(run.store.rows(run.run_id), seen)))
+        rows = list(slim_rows(_note_status(run.store.rows(run.run_id), seen)))
         graded = {row.rollout_id for row in rows if row.graded}
         ending.incomplete = any(rollout_id not in graded for rollout_id in run.selected)
         ending.summary = summarize(rows, planned=len(run.selected))

@@ -22,8 +22,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
-from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.records.rows import effective, read_located, record_at
+from pytest_core_rollouts.records.record import RolloutRecord, slim
+from pytest_core_rollouts.records.rows import effective_rows, read_located, record_at
 
 
 @dataclass(frozen=True)
@@ -132,14 +132,12 @@ def read_rows(paths: Iterable[Path], *, items: bool) -> list[Row]:
 
     `items` says whether Items are read, so that `has_items` is known. Raises RecordsError.
     """
-    rows: dict[int, Row] = {}
-    for path in paths:
-        for offset, record in read_located(path, items=items):
-            slim = dataclasses.replace(
-                record, items=None, answer=None, answer_text=None, reasons=(), notes=(), outputs=(), request_ids={}
-            )
-            rows[id(slim)] = Row(slim, path, offset, record.items is not None)
-    return [rows[id(record)] for record in effective(row.record for row in rows.values()).values()]
+    rows = [
+        Row(slim(record, notes=(), outputs=()), path, offset, record.items is not None)
+        for path in paths
+        for offset, record in read_located(path, items=items)
+    ]
+    return [rows[row.position] for row in effective_rows(row.record for row in rows).values()]
 
 
 def select(rows: Iterable[Row], choice: Choice) -> Selection:

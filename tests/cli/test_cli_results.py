@@ -224,7 +224,7 @@ def test_a_row_that_was_cut_off_is_one_line_and_another_files_text_is_refused(
     command = [sys.executable, "-m", "pytest_core_rollouts", "report", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("rows 3 of 4 selected\n")
-    assert done.stderr == f"WARNING: {path}:4: passed over: the row was cut off\n"
+    assert done.stderr == f"WARNING: {path}:4: skipped a row that was cut off\n"
     for other in (b"hello", b"\xef\xbb\xbf" + path.read_bytes().split(b"\n")[0], b"\x1f\x8b\x08 packed"):
         path.write_bytes(other)
         code, _, err = said(capfd, "report", path)
@@ -239,18 +239,18 @@ HUGE = "9" * 400
 @pytest.mark.parametrize(
     ("field", "value", "what"),
     [
-        ("reward", HUGE, "'reward' is too large a number"),
-        ("reward", "1e400", "'reward' is too large a number"),
-        ("duration_s", "1e400", "'duration_s' is too large a number"),
-        ("duration_s", HUGE, "'duration_s' is too large a number"),
-        ("sample", HUGE, "'sample' is too large a number"),
-        ("planned", '{"run":"x"}', "'planned' holds something else than counts"),
-        ("planned", '{"group":-1}', "'planned' holds something else than counts"),
-        ("planned", '{"tasks":null}', "'planned' holds something else than counts"),
-        ("notes", '["a",1]', "'notes' holds something else than texts"),
-        ("outputs", '["a"]', "'outputs' holds something else than files that were kept"),
-        ("outputs", '[{"path":"a"}]', "'outputs' holds something else than files that were kept"),
-        ("agent", '{"name":1}', "the agent's 'name' is no text"),
+        ("reward", HUGE, '"reward" is too large a number'),
+        ("reward", "1e400", '"reward" is too large a number'),
+        ("duration_s", "1e400", '"duration_s" is too large a number'),
+        ("duration_s", HUGE, '"duration_s" is too large a number'),
+        ("sample", HUGE, '"sample" is too large a number'),
+        ("planned", '{"run":"x"}', '"planned" must only hold counts'),
+        ("planned", '{"group":-1}', '"planned" must only hold counts'),
+        ("planned", '{"tasks":null}', '"planned" must only hold counts'),
+        ("notes", '["a",1]', '"notes" must only hold strings'),
+        ("outputs", '["a"]', '"outputs" must only hold kept files'),
+        ("outputs", '[{"path":"a"}]', '"outputs" must only hold kept files'),
+        ("agent", '{"name":1}', 'the agent\'s "name" must be a string'),
     ],
 )
 def test_values_that_no_run_writes_are_named_by_file_and_line(

@@ -168,7 +168,7 @@ def test_half_a_row_is_named_and_owed(tmp_path: Path) -> None:
     append(path, row(1.0, rollout=plan(sample=1)))
     path.write_bytes(path.read_bytes()[:-20])
     found = Resumed.open(path)
-    assert found.truncated_tail == f"{path}:2: passed over: the row was cut off"
+    assert found.truncated_tail == f"{path}:2: skipped a row that was cut off"
     assert [found.verdict(plan(sample=sample)).action for sample in (0, 1)] == ["reuse", "run"]
 
 

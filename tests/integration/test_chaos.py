@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_core_rollouts.records.rows import effective, read_records
+from pytest_core_rollouts.records.rows import effective_rows, read_records
 from tests.integration.conftest import Project
 from tests.support.chaos import LIMIT, MARK, Chaos, false_rewards, spoiled_for_nothing, unnamed
 from tests.support.fake_core import FakeCore
@@ -72,7 +72,7 @@ def test_300_rollouts_through_random_faults(
     [path] = project.results
     rows = [json.loads(line) for line in path.read_bytes().splitlines()]
 
-    lost = TASKS * SAMPLES - len(effective(read_records(path)))  # promises 1 and 5
+    lost = TASKS * SAMPLES - len(effective_rows(read_records(path)))  # promises 1 and 5
     left = unnamed(chaos, text)  # 2
     false = false_rewards(chaos, rows)  # 3
     for_nothing = spoiled_for_nothing(chaos, rows)

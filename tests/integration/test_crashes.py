@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records.rows import effective, read_records
+from pytest_core_rollouts.records.rows import effective_rows, read_records
 from tests.integration.conftest import RIGHT, WRONG, Project
 from tests.support.fake_core import FakeCore, Script
 from tests.support.running import Running, alive, descendants, kill, until
@@ -88,7 +88,7 @@ def test_runs_killed_at_any_moment_lose_nothing(
     assert not _again(core, made, before)
 
     [path] = project.results
-    counted = effective(read_records(path))
+    counted = {key: row.record for key, row in effective_rows(read_records(path)).items()}
     lost = TASKS * SAMPLES - len(counted)
     false = [one for one in counted.values() if one.reward != (0.0 if one.sample % 4 == 3 else 1.0)]
     left = [one.id for one in core.sessions.values() if not one.deleted and one.id not in ended.text]
@@ -166,7 +166,7 @@ def test_an_embedded_core_that_is_killed_stops_the_run_and_loses_nothing(
         ended = running.end()
     assert ended.code == 0, ended.text
     [path] = project.results
-    counted = effective(read_records(path))
+    counted = {key: row.record for key, row in effective_rows(read_records(path)).items()}
     assert len(counted) == TASKS * SAMPLES
     assert {one.reward for one in counted.values()} == {1.0}
     assert Counter(row["rollout_id"] for row in rows(project) if row["rollout_id"] in before) == Counter(

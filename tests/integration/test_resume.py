@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.records.rows import effective, read_records
+from pytest_core_rollouts.records.rows import effective_rows, read_records
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of, usage_error
 from tests.support.fake_core import FakeCore, Script
 
@@ -38,7 +38,7 @@ def resume(project: Project, *args: str) -> pytest.RunResult:
 
 def counted(project: Project) -> dict[str, Any]:
     """The row that counts of each rollout."""
-    return effective(read_records(project.results[0]))
+    return {key: row.record for key, row in effective_rows(read_records(project.results[0])).items()}
 
 
 def failing(core: FakeCore, *names: str) -> None:
@@ -141,7 +141,7 @@ def test_a_torn_last_line_costs_its_rollout_alone(two_tasks: Project, core: Fake
     path.write_bytes(whole + torn)
     result = resume(two_tasks, "--samples", "2", "-W", "error")
     assert outcomes(result) == {"passed": 4}, text_of(result)
-    assert f"{path}:3: passed over: the row was cut off" in text_of(result)
+    assert f"{path}:3: skipped a row that was cut off" in text_of(result)
     assert len(core.sessions) == 4
     assert path.read_bytes().startswith(whole)
     assert len(two_tasks.records) == 4
@@ -160,7 +160,7 @@ def test_a_torn_last_line_stops_nothing_where_warnings_are_errors(
     result = two_tasks.run_apart("tasks", option, "r.jsonl", "-W", "error", *workers)
     assert result.ret == 0, text_of(result)
     assert outcomes(result)["passed"] == 2
-    assert "passed over: the row was cut off" in text_of(result)
+    assert "skipped a row that was cut off" in text_of(result)
     assert "Traceback" not in text_of(result)
 
 

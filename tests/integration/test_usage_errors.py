@@ -159,7 +159,7 @@ def test_a_results_file_that_holds_something_else(project: Project, core: FakeCo
     project.task()
     project.write("notes.txt", "dear diary")
     line = usage_error(project.run("tasks", "--rollout-out", "notes.txt"))
-    assert "notes.txt: holds something else than rollout records; choose another file with --rollout-out" in line
+    assert "notes.txt: not a file of rollout records; choose another file with --rollout-out" in line
     assert not core.requests
     assert (project.path / "notes.txt").read_text() == "dear diary"
 

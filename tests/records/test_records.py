@@ -19,9 +19,8 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.records.masking import MASK, Masker
-from pytest_core_rollouts.records.record import SCHEMA, RecordsError, RecordsWarning, RolloutRecord, count_planned
-from pytest_core_rollouts.records.rows import append, check_writable, effective, read_records
-from pytest_core_rollouts.results.summary import slim
+from pytest_core_rollouts.records.record import SCHEMA, RecordsError, RecordsWarning, RolloutRecord, count_planned, slim
+from pytest_core_rollouts.records.rows import EffectiveRow, append, check_writable, effective_rows, read_records
 
 
 def record(**fields: Any) -> RolloutRecord:
@@ -167,13 +166,13 @@ def test_a_fault_never_has_a_reward_and_a_graded_rollout_always_has(status: str,
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"schema": SCHEMA + 1}, f"written with schema {SCHEMA + 1}.*upgrade"),
-        ({"schema": "1"}, "'schema'"),
-        ({"reward": "1.0"}, "'reward' is str"),
-        ({"reward": True}, "'reward' is bool"),
-        ({"status": "error"}, "no reward"),
-        ({"items": {}}, "'items' is dict"),
-        ({"task": None}, "'task' is NoneType"),
+        ({"schema": SCHEMA + 1}, f"schema {SCHEMA + 1} is newer.*upgrade"),
+        ({"schema": "1"}, '"schema"'),
+        ({"reward": "1.0"}, '"reward" can\'t be str'),
+        ({"reward": True}, '"reward" can\'t be bool'),
+        ({"status": "error"}, "can't have a reward"),
+        ({"items": {}}, '"items" can\'t be dict'),
+        ({"task": None}, '"task" can\'t be NoneType'),
     ],
 )
 def test_a_line_that_is_no_record_is_refused_by_name(change: dict[str, Any], said: str) -> None:
@@ -226,7 +225,7 @@ def test_a_row_cut_off_is_passed_over_where_warnings_are_errors_too(tmp_path: Pa
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("error")
         assert len(list(read_records(path))) == 1
-    assert [str(one.message) for one in caught] == [f"{path}:2: passed over: the row was cut off"]
+    assert [str(one.message) for one in caught] == [f"{path}:2: skipped a row that was cut off"]
 
 
 @pytest.mark.parametrize("size", [10, 200_000])
@@ -256,7 +255,7 @@ def test_a_newer_schema_is_refused_also_on_a_last_line_without_newline(tmp_path:
     path = tmp_path / "x.jsonl"
     newer = json.dumps(json.loads(record().to_line()) | {"schema": 99}, separators=(",", ":")).encode()
     path.write_bytes(newer)
-    with pytest.raises(RecordsError, match=r"x\.jsonl:1: written with schema 99"):
+    with pytest.raises(RecordsError, match=r"x\.jsonl:1: schema 99 is newer"):
         list(read_records(path))
     append(path, record())
     assert path.read_bytes() == newer + b"\n" + record().to_line()
@@ -387,12 +386,12 @@ def test_the_check_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_of_rows_with_the_same_digests_the_first_graded_one_counts() -> None:
     error, first, second = record(status="error", reward=None), record(reward=0.0), record(reward=1.0, attempt=2)
-    assert effective([error, first, second, error]) == {error.rollout_id: first}
+    assert effective_rows([error, first, second, error]) == {error.rollout_id: EffectiveRow(1, first)}
 
 
 def test_without_a_grade_the_newest_row_counts() -> None:
     rows = [record(status="error", reward=None, error=text) for text in ("one", "two")]
-    assert effective(rows)[rows[0].rollout_id].error == "two"
+    assert effective_rows(rows)[rows[0].rollout_id].record.error == "two"
 
 
 @pytest.mark.parametrize(
@@ -409,9 +408,9 @@ def test_without_a_grade_the_newest_row_counts() -> None:
 )
 def test_rows_of_other_work_than_the_newest_do_not_count(change: dict[str, Any]) -> None:
     old, new = record(reward=1.0), record(status="error", reward=None, **change)
-    assert effective([old, new])[old.rollout_id] is new
+    assert effective_rows([old, new])[old.rollout_id].record is new
     again = record(reward=0.0, **change)
-    assert effective([old, new, again])[old.rollout_id] is again
+    assert effective_rows([old, new, again])[old.rollout_id].record is again
 
 
 def test_planned_counts_tell_each_row_of_the_whole() -> None:
