@@ -24,15 +24,15 @@ class InvalidJSON(ValueError):
         super().__init__(f"not valid JSON: {problem}")
 
 
-def read_json(data: bytes, *, surrogates: bool = False) -> Any:
-    """Return the value of a JSON text in UTF-8; a byte order mark is dropped. NaN and Infinity are refused.
+def read_json(data: bytes, *, lenient: bool = False) -> Any:
+    """Return the value of a JSON text in UTF-8. NaN and Infinity are refused.
 
-    `surrogates` accepts lone surrogates that are encoded as UTF-8. Raises InvalidJSON and nothing else.
+    `lenient` drops a byte order mark and accepts lone surrogates that are encoded as UTF-8, as some servers send them.
+    Raises InvalidJSON and nothing else.
     """
     try:
-        return _PLAIN_DECODER.decode(
-            data.decode("utf-8", "surrogatepass" if surrogates else "strict").removeprefix("\ufeff")
-        )
+        text = data.decode("utf-8", "surrogatepass").removeprefix("\ufeff") if lenient else data.decode("utf-8")
+        return _PLAIN_DECODER.decode(text)
     except InvalidJSON:
         raise
     except (ValueError, RecursionError) as error:

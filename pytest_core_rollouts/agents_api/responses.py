@@ -96,7 +96,7 @@ class Reply:
 def json_object(call: Call, reply: Reply) -> dict[str, Any]:
     """Return the JSON object in a successful reply. Raises InvalidResponse."""
     try:
-        value = read_json(reply.body, surrogates=True)
+        value = read_json(reply.body, lenient=True)
     except InvalidJSON as error:
         invalid(call, reply, f"expected JSON, got {reply.shape} ({printable(error.problem, 120)})")
     if not isinstance(value, dict):

@@ -117,7 +117,7 @@ def _harness_config(text: str) -> tuple[str, str, Any]:
     if harness not in HARNESS_PROTOCOLS or harness in MODELLESS:
         raise ValueError(f"harness {harness!r} is unknown or takes no parameters")
     try:
-        return harness, key, read_json(value.encode("utf-8", "surrogatepass"), surrogates=True)
+        return harness, key, read_json(value.encode("utf-8", "surrogatepass"), lenient=True)
     except InvalidJSON:
         raise ValueError(
             f"expected JSON after the '=', got {value!r}; write a string in quotes: {key}={json.dumps(value)}"

@@ -207,7 +207,7 @@ def test_a_mark_of_thousands_of_digits_is_no_gate(tmp_path: Path, capfd: pytest.
 
 def test_rows_from_a_pipe_make_a_table_but_no_html(tmp_path: Path) -> None:
     path = written(tmp_path / "x.jsonl", *run({"t": YES}))
-    for html, code, told in ("", 0, ""), (" --html o.html", 4, "ERROR: --html: /dev/stdin is no regular file"):
+    for html, code, told in ("", 0, ""), (" --html o.html", 4, "ERROR: --html: /dev/stdin: not a regular file"):
         command = f"cat {path} | {sys.executable} -m pytest_core_rollouts report /dev/stdin{html}"
         done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == code
