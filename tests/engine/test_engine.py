@@ -283,5 +283,5 @@ def test_constructor_refuses_invalid_urls_keys_and_files(core: FakeCore, tmp_pat
         Engine("nonsense", "key")
     other = tmp_path / "notes.txt"
     other.write_text("hello")
-    with pytest.raises(RecordsError, match="holds something else"):
+    with pytest.raises(RecordsError, match="not a file of rollout records"):
         Engine(core.base_url, core.api_key, out=other)

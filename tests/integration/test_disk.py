@@ -131,7 +131,7 @@ def test_a_place_that_takes_no_rows_costs_no_session(project: Project, core: Fak
     for out in (str(small_disk / "new" / "r.jsonl"), str(small_disk / "r.jsonl")):
         assert "Read-only file system" in usage_error(project.run("tasks", "--rollout-out", out))
     assert "Not a directory" in usage_error(project.run("tasks", "--rollout-out", "file.txt/r.jsonl"))
-    assert "holds something else" in usage_error(project.run("tasks", "--rollout-out", "file.txt"))
+    assert "not a file of rollout records" in usage_error(project.run("tasks", "--rollout-out", "file.txt"))
     assert "not a regular file" in usage_error(project.run("tasks", "--rollout-out", "/dev/full"))
     assert not core.sessions
 

@@ -51,24 +51,25 @@ def task_folder(tmp_path: Path, grader: str, **files: str) -> Path:
     return tmp_path / "task"
 
 
-def rewards(folder: Path, *patches: str | None) -> list[float]:
+def rewards(folder: Path, *contents: str | None, name: str = "fix.patch") -> list[float]:
     task = load_task(folder, "task")
-    artifacts = [{} if patch is None else {"fix.patch": patch.encode()} for patch in patches]
+    artifacts = [{} if content is None else {name: content.encode()} for content in contents]
     return [task.grade(Answer(artifacts=one)).reward for one in artifacts]
 
 
-def test_a_moved_task_runs_hidden_tests_on_a_patched_copy(tmp_path: Path) -> None:
+def test_moved_task_runs_hidden_tests_on_the_agents_file(tmp_path: Path) -> None:
     folder = task_folder(
         tmp_path,
-        block("migrating.md", "python", "fix.patch"),
+        block("migrating.md", "python", "run_in_sandbox"),
         **{
-            "task.yaml": block("migrating.md", "yaml", "fix.patch"),
-            "files/words.py": BROKEN,
-            "hidden/hidden_words.py": HIDDEN,
+            "task.yaml": block("migrating.md", "yaml", "outputs: [dates.py]"),
+            "files/dates.py": BROKEN,
+            "hidden/test_dates.py": HIDDEN.replace("from words", "from dates"),
         },
     )
     assert load_task(folder, "task").outputs is not None
-    assert rewards(folder, RIGHT_PATCH, WRONG_PATCH, "no patch", None) == [1, 0, 0, 0]
+    fixed = BROKEN.replace("min(", "max(")
+    assert rewards(folder, fixed, BROKEN, "not Python", None, name="dates.py") == [1, 0, 0, 0]
 
 
 def test_a_patch_is_tried_in_a_sandbox(tmp_path: Path) -> None:

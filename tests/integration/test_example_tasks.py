@@ -72,7 +72,7 @@ PATCH = """\
         ('""', 0.0, "the repository's own tests fail"),
         ("__import__('os')._exit(0)", 0.0, "the tests gave no result"),
         ("print('{}') or max(words(text), key=len)", 0.25, None),
-        ("exec('while True: pass')", 0.0, "the tests did not run to their end"),
+        ("exec('while True: pass')", 0.0, "the tests did not finish"),
     ],
 )
 def test_a_patch_is_graded_by_what_it_does(

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.conftest import Project, node_ids, outcomes, text_of
 from tests.support.fake_core import FakeCore
 
-OURS = ("options.settings", "collecting.collect", "running", "tasks", "grading", "rollout", "report")
+OURS = ("options.settings", "collecting.collect", "running", "tasks.task", "grading.answers", "rollout", "report")
 HEAVY = ("httpx", "yaml", "starlette", "uvicorn", *(f"pytest_core_rollouts.{name}" for name in OURS))
 """What takes long to import; a run that did not ask for rollouts does without."""
 

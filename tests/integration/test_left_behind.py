@@ -185,7 +185,7 @@ def test_missing_folders_are_named_with_the_setting_that_uploads_them(project: P
         assert done.returncode == (0 if verb[0] == "report" else 4), done.stderr
         assert ".r.files: missing, but rows of r.jsonl name it" in done.stderr
         assert hint in done.stderr
-    assert ".r.files missing (a CI's upload leaves it out" in done.stderr
+    assert ".r.files is missing (a CI's upload leaves it out" in done.stderr
     replayed = project.run("tasks", "--rollout-replay", "r.jsonl", "--rollout-out", "again.jsonl")
     assert outcomes(replayed) == {"errors": 1}
     assert lost + hint in text_of(replayed)

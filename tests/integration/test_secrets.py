@@ -210,7 +210,7 @@ def test_what_own_graders_say_is_hidden(
     assert outcomes(result) in ({"failed": 1}, {"errors": 1}), text_of(result)
     [row] = project.records
     if row["status"] == "error":
-        assert "its text left out (--rollout-hide-expected) (grader.py:5)" in row["error"]
+        assert "its text left out (--rollout-hide-expected) (grader.py:6)" in row["error"]
     else:
         assert row["reasons"] == [{"path": "x", "expected": "(hidden)", "answered": 1}]
         assert row["notes"] == ["the grader's note is (hidden)"]

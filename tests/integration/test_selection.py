@@ -138,7 +138,7 @@ def test_a_path_that_pytest_could_not_select_is_an_error(two: Project, core: Fak
     folder = two.task(name)
     result = two.run("tasks", "--continue-on-collection-errors")
     assert outcomes(result) == {"passed": 2, "errors": 1}, text_of(result)
-    assert f"{folder}: pytest can't select what has " in text_of(result)
+    assert f"{folder}: pytest can't select a path that contains " in text_of(result)
 
 
 def test_tags_are_markers_even_when_markers_are_strict(two: Project) -> None:
@@ -154,7 +154,7 @@ def test_a_tag_that_is_a_marker_already_is_that_tasks_error(project: Project, co
     project.task("b")
     result = project.run("tasks", "--continue-on-collection-errors")
     assert outcomes(result) == {"passed": 1, "errors": 1}
-    assert re.search(rf"tasks/a/task\.yaml.* '{tag}' is a marker", text_of(result))
+    assert re.search(rf"tasks/a/task\.yaml.* '{tag}' is a pytest marker", text_of(result))
     assert [session.metadata["task"] for session in core.sessions.values()] == ["b"]
 
 
