@@ -1,4 +1,4 @@
-"""Test runs on other Pythons and pytests: `tests` on all of them, `smoke` a few tests, `deep` everything at length."""
+"""Test runs that take longer: `tests` on all Pythons and pytests, `smoke` a few of them, `slow` and `deep`."""
 
 from __future__ import annotations
 
@@ -46,10 +46,17 @@ def smoke(session: nox.Session) -> None:
 
 
 @nox.session
+def slow(session: nox.Session) -> None:
+    """Runs one case of each slow test. The argument is the seed that chooses it, by default 0."""
+    session.install("-q", ".[dev]")
+    session.run("pytest", "-m", "slow", "--one-case-each", *(session.posargs or ["0"]))
+
+
+@nox.session
 def deep(session: nox.Session) -> None:
     """Runs every slow test, with many seeds for crashes and chaos, then the fast tests on every Python and pytest.
 
-    Takes hours. `.ci/run` runs the same tests in a bounded form: one case of each, chosen by a seed.
+    Takes hours. `slow` runs the same tests in a bounded form.
     """
     session.install("-q", ".[dev]")
     session.run("pytest", "-m", "slow", *session.posargs, env=DEEP_SEEDS)
