@@ -19,6 +19,7 @@ from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, Pool, PoolStopped
 from pytest_core_rollouts.engine.preflight import check_agent, model_key, why_skipped
 from pytest_core_rollouts.engine.replay import Replayer
 from pytest_core_rollouts.engine.runs import Run, RunEnded
+from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.records.record import RolloutRecord, count_planned
 from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
 from pytest_core_rollouts.rollout.attempts import Grader, Outcome, RolloutRunner
@@ -144,8 +145,12 @@ class Engine:
         """Secrets that captures don't show."""
         self._closed: str | None = None
         store, grading = parts.store, parts.grading
+
+        def grade(task: Task, answer: Answer, rollout: Rollout) -> Grade:
+            return grading.grade(task, answer, _without_key(rollout))
+
         self._runner = RolloutRunner(
-            grade=lambda task, answer, rollout: grading.grade(task, answer, _without_key(rollout)),
+            grade=grade,
             save=store.save,
             keep_files=store.save_files if store.path is not None else None,
             model_key=lambda rollout: self._keys.get(rollout.rollout_id),
@@ -162,7 +167,7 @@ class Engine:
             if source is None
             else Replayer(
                 source,
-                grading.grade,
+                grade,
                 grading.uses_builtin_grading,
                 lambda record: store.save(record, ran=False),
                 store.save_files,
