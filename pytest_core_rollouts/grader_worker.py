@@ -31,7 +31,7 @@ from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.threads import place_of
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.tasks.files import TaskError
-from pytest_core_rollouts.tasks.grader_process import REPLY_LIMIT
+from pytest_core_rollouts.tasks.grader_process import RECEIVE_BYTES, REPLY_LIMIT
 from pytest_core_rollouts.tasks.task import Task, load_task
 
 TEXT_LIMIT: Final = 10_000
@@ -109,16 +109,16 @@ class _Worker:
             self._tasks[request["task"]] = _load(*request["sent"])
         return self._tasks[request["task"]]
 
-    def _apply_surroundings(self, folder: str | None, path: list[str], environment: dict[str, str]) -> None:
+    def _apply_surroundings(self, folder: str | None, path: list[str], environment: dict[bytes, bytes]) -> None:
         """Set the parent's working directory, import path, environment and hidden places, which graders may change."""
         if folder is not None:
             os.chdir(folder)
         sys.path[:] = path
-        environment["TMPDIR"] = str(self._folder)  # the parent removes it, however this process ends
-        if dict(os.environ) != environment:
-            os.environ.clear()
-            os.environ.update(environment)
-        if (hidden := environment.get(VARIABLE)) != self._hidden:
+        environment[b"TMPDIR"] = os.fsencode(self._folder)  # the parent removes it, however this process ends
+        if dict(os.environb) != environment:
+            os.environb.clear()
+            os.environb.update(environment)
+        if (hidden := os.environ.get(VARIABLE)) != self._hidden:
             self._stop_hiding()
             self._hidden, self._stop_hiding = hidden, hide(json.loads(hidden or "[]"))
 
@@ -196,20 +196,17 @@ def _send(connection: socket.socket, message: bytes) -> None:
 
 
 def _receive(connection: socket.socket) -> bytes | None:
-    """Return a message; None if the connection is closed."""
-    if (head := _exactly(connection, _HEAD.size)) is None:
-        return None
-    return _exactly(connection, _HEAD.unpack(head)[0])
-
-
-def _exactly(connection: socket.socket, number: int) -> bytes | None:
+    """Return a message; None if the connection is closed. The parent sends none before it has the reply."""
     received = bytearray()
-    while len(received) < number:
+    size = _HEAD.size
+    while len(received) < size:
         try:
-            part = connection.recv(min(number - len(received), 1 << 20))
+            part = connection.recv(RECEIVE_BYTES)
         except OSError:
             return None
         if not part:
             return None
         received += part
-    return bytes(received)
+        if size == _HEAD.size and len(received) >= size:
+            size += _HEAD.unpack_from(received)[0]
+    return bytes(received[_HEAD.size :])

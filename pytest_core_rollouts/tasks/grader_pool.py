@@ -27,7 +27,7 @@ from pytest_core_rollouts.tasks.grader_process import GraderProcess, ProcessEnde
 if TYPE_CHECKING:
     from pytest_core_rollouts.tasks.grader_file import OwnGrader
 
-PROCESSES: Final = max(2, min(4, os.cpu_count() or 1))
+PROCESSES: Final = 4
 BUSY: Final = 0.8
 """If a grader had the processor for this share of its limit, no other process can have slowed it down."""
 MISSING_ANSWER: Final = Answer(problem="/workspace/outputs/answer.json not found")
@@ -156,7 +156,10 @@ class GraderPool:
         finally:
             with self._changed:
                 self._running -= 1
-                self._changed.notify_all()
+                if self._exclusive:
+                    self._changed.notify_all()
+                else:  # all that wait want one place, so the others need not wake up
+                    self._changed.notify()
 
     @contextlib.contextmanager
     def _whole_pool(self) -> Iterator[None]:

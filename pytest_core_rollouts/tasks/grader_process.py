@@ -17,15 +17,20 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import is_dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pytest_core_rollouts.embedded.hidden import VARIABLE
 from pytest_core_rollouts.grading.answers import Answer
 from pytest_core_rollouts.grading.threads import GraderFailed
 
+T = TypeVar("T")
+
 START_SECONDS: Final = 60.0
 REPLY_LIMIT: Final = 64 * 1024 * 1024
+RECEIVE_BYTES: Final = 64 * 1024
+"""Python allocates as many for each call, so more makes small messages slow."""
 TASKS_KEPT: Final = 256
 """Tasks that a process keeps, so that each is only sent once."""
 CLOSE_SECONDS: Final = 2.0
@@ -72,6 +77,8 @@ class GraderProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
         self._socket = socket.socket()
+        self._schedstat: int | None = None
+        """A descriptor of the kernel's page on the process's waits; it is read twice for each grade."""
         self._surroundings: tuple[Any, ...] = ()
         self._graders: set[tuple[Path, str]] = set()
         self._tasks: dict[int, Any] = {}
@@ -89,16 +96,16 @@ class GraderProcess:
         """
         message = self._message(task, answer, rollout)
         self._graders.add((task.grader.path, task.grader.sha256))
-        before = delay_before = 0.0
+        before, limit = 0.0, None
         try:
             if self._process is None:
-                self._start()
-            before, delay_before = self._processor_s(), self._delay_s()
+                self._start(seconds)
+            before = self._processor_s()
             limit = _Limit(seconds, self._delay_s)
             self._send(message, limit)
             return self._receive(limit)
         except TimeoutError:
-            used, delay = self._processor_s() - before, self._delay_s() - delay_before
+            used, delay = self._processor_s() - before, 0.0 if limit is None else limit.delay_s
             slow = ProcessTooSlow(*self._end(signal.SIGABRT))
             slow.processor_s, slow.delay_s = used, delay
             raise slow from None
@@ -122,16 +129,21 @@ class GraderProcess:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._socket.close()
+        if self._schedstat is not None:
+            descriptor, self._schedstat = self._schedstat, None
+            os.close(descriptor)
 
     # ---- starting and ending
 
-    def _start(self) -> None:
+    def _start(self, seconds: float) -> None:
         try:
             self._folder = Path(tempfile.mkdtemp(prefix="rollout-grader-"))
             self._folder.chmod(0o711)  # sandboxes that a grader makes are in it, and may belong to another user
             self._socket, other = socket.socketpair()
+            _set_tick(self._socket, seconds)
             with other:
                 self._process = _SPAWNER.submit(self._spawn, other.fileno()).result()
+            self._schedstat = _open_schedstat(self._process.pid)
             self._receive(_Limit(START_SECONDS, self._delay_s))
         except (OSError, EOFError, RuntimeError) as error:  # RuntimeError: the interpreter is ending
             self.kill()
@@ -175,10 +187,11 @@ class GraderProcess:
 
     def _delay_s(self) -> float:
         """Return how long its main thread was ready and waited for a processor, in seconds; 0 if unknown."""
-        assert self._process is not None
+        if self._schedstat is None:
+            return 0.0
         try:
-            return int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[1]) / 1e9
-        except (OSError, IndexError):
+            return int(os.pread(self._schedstat, 100, 0).split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):  # ValueError: another thread closed it, and the number is reused
             return 0.0
 
     # ---- messages
@@ -207,42 +220,69 @@ class GraderProcess:
             raise GraderFailed(f"the grader was not run: the rollout can't be sent to its process: {error}") from None
 
     def _send(self, message: bytes, limit: _Limit) -> None:
-        self._socket.settimeout(max(limit.seconds_left(), 0.001))
-        self._socket.sendall(_HEAD.pack(len(message)) + message)
+        unsent = memoryview(_HEAD.pack(len(message)) + message)
+        while unsent:
+            unsent = unsent[limit.wait(partial(self._socket.send, unsent)) :]
 
     def _receive(self, limit: _Limit) -> bytes:
-        (length,) = _HEAD.unpack(self._exactly(_HEAD.size, limit))
-        if length > REPLY_LIMIT:
-            raise GraderFailed(f"the grader's Grade has {length:,} bytes; at most {REPLY_LIMIT:,} are read")
-        return self._exactly(length, limit)
-
-    def _exactly(self, number: int, limit: _Limit) -> bytes:
         received = bytearray()
-        while len(received) < number:
-            if (left := limit.seconds_left()) <= 0:
-                raise TimeoutError
-            self._socket.settimeout(left)
-            try:
-                part = self._socket.recv(min(number - len(received), 1 << 20))
-            except TimeoutError:
-                continue
+        size = _HEAD.size
+        while len(received) < size:
+            part = limit.wait(partial(self._socket.recv, RECEIVE_BYTES))
             if not part:
                 raise EOFError("the process ended")
             received += part
-        return bytes(received)
+            if size == _HEAD.size and len(received) >= size:
+                (length,) = _HEAD.unpack_from(received)
+                if length > REPLY_LIMIT:
+                    raise GraderFailed(f"the grader's Grade has {length:,} bytes; at most {REPLY_LIMIT:,} are read")
+                size += length
+        return bytes(received[_HEAD.size : size])
 
 
 class _Limit:
-    """The time limit of a grade. Time that the process waits for a processor is added, up to DELAY_FACTOR times."""
+    """The time limit of a grade. Time that the process waits for a processor is added, up to DELAY_FACTOR times.
+
+    What the process has waited is first read after a tick, because reading it takes longer than most grades.
+    """
 
     def __init__(self, seconds: float, delay_s: Callable[[], float]) -> None:
         self._end, self._max_delay = time.monotonic() + seconds, DELAY_FACTOR * seconds
-        self._delay_s, self._before = delay_s, delay_s()
+        self._delay_s = delay_s
+        self._delay_before: float | None = None
 
-    def seconds_left(self) -> float:
-        """Return the seconds that are left; 0 or less: none."""
-        left = self._end - time.monotonic()
-        return left if left > 0 else left + min(self._delay_s() - self._before, self._max_delay)
+    @property
+    def delay_s(self) -> float:
+        """Return the seconds that the process waited for a processor since the first tick; 0 before it."""
+        return 0.0 if self._delay_before is None else self._delay_s() - self._delay_before
+
+    def wait(self, call: Callable[[], T]) -> T:
+        """Return what `call` returns, which raises BlockingIOError at each tick. Raises TimeoutError at the limit."""
+        while (left := self._end - time.monotonic()) > 0 or left + min(self.delay_s, self._max_delay) > 0:
+            try:
+                return call()
+            except BlockingIOError:
+                if self._delay_before is None:
+                    self._delay_before = self._delay_s()
+        raise TimeoutError
+
+
+def _open_schedstat(pid: int) -> int | None:
+    """Return a descriptor of the kernel's page on how long a process ran and waited; None if there is no such page."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.open(f"/proc/{pid}/schedstat", os.O_RDONLY)
+    return None
+
+
+def _set_tick(connection: socket.socket, seconds: float) -> None:
+    """Make each call of a blocking socket return after a tick.
+
+    The kernel does it: with `settimeout` each call is two system calls, and after each of them this thread waits for
+    the GIL.
+    """
+    tick = struct.pack("@ll", *divmod(int(min(1.0, seconds / 20) * 1_000_000), 1_000_000))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, tick)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, tick)
 
 
 def _reap(process: subprocess.Popen[bytes], seconds: float) -> int:
@@ -277,9 +317,14 @@ def _pickle_or_none(task: Any) -> bytes | None:
         return None
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment, with the hidden places, without the variable that changes with each pytest item."""
-    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+def _environment() -> dict[bytes, bytes]:
+    """Return the environment, with the hidden places, without the variable that changes with each pytest item.
+
+    As bytes, because decoding it for each grade takes as long as the rest of a message.
+    """
+    environment = dict(os.environb)
+    environment.pop(b"PYTEST_CURRENT_TEST", None)
+    return environment
 
 
 def _working_directory() -> str | None:

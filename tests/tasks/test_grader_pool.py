@@ -223,11 +223,14 @@ def test_run_delay_of_a_process_is_read_in_seconds(tmp_path: Path, monkeypatch: 
     """From the second field of /proc/PID/schedstat, in nanoseconds; 0 where the system has no such file."""
     process = GraderProcess()
     with subprocess.Popen(["sleep", "600"]) as sleeper:
-        monkeypatch.setattr(process, "_process", sleeper)
-        fields = Path(f"/proc/{sleeper.pid}/schedstat")
-        assert process._delay_s() == (int(fields.read_text().split()[1]) / 1e9 if fields.exists() else 0.0)
-        assert process._processor_s() < 60
-        sleeper.kill()
+        try:
+            monkeypatch.setattr(process, "_process", sleeper)
+            monkeypatch.setattr(process, "_schedstat", grader_process._open_schedstat(sleeper.pid))
+            fields = Path(f"/proc/{sleeper.pid}/schedstat")
+            assert process._delay_s() == (int(fields.read_text().split()[1]) / 1e9 if fields.exists() else 0.0)
+            assert process._processor_s() < 60
+        finally:
+            sleeper.kill()
     assert process._delay_s() == 0.0
 
 
