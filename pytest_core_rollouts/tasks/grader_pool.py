@@ -89,7 +89,7 @@ class GraderPool:
             exclusive = fresh = False
             while True:
                 try:
-                    with self._whole_pool() if exclusive else self._place():
+                    with self._place(whole_pool=exclusive):
                         return self._run(task, answer, rollout, fresh=fresh)
                 except _Unsure:
                     fresh = True
@@ -147,9 +147,11 @@ class GraderPool:
     # ---- places
 
     @contextlib.contextmanager
-    def _place(self) -> Iterator[None]:
+    def _place(self, *, whole_pool: bool = False) -> Iterator[None]:
+        """Wait for one place, or until no other grader runs; then no other starts."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._exclusive and self._running < self._max_processes)
+            self._exclusive += whole_pool
+            self._changed.wait_for(lambda: self._is_free(whole_pool=whole_pool))
             self._running += 1
         try:
             yield
@@ -157,23 +159,13 @@ class GraderPool:
             with self._changed:
                 self._running -= 1
                 if self._exclusive:
+                    self._exclusive -= whole_pool
                     self._changed.notify_all()
                 else:  # all that wait want one place, so the others need not wake up
                     self._changed.notify()
 
-    @contextlib.contextmanager
-    def _whole_pool(self) -> Iterator[None]:
-        with self._changed:
-            self._exclusive += 1
-            self._changed.wait_for(lambda: not self._running)
-            self._running += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._running -= 1
-                self._exclusive -= 1
-                self._changed.notify_all()
+    def _is_free(self, *, whole_pool: bool) -> bool:
+        return not self._running if whole_pool else not self._exclusive and self._running < self._max_processes
 
     # ---- one grade
 
