@@ -133,7 +133,10 @@ def test_as_a_command(core: FakeCore, tmp_path: Path) -> None:
 def test_ctrl_c_ends_a_command_with_a_word(core: FakeCore) -> None:
     core.fault = lambda request: Fault(hang=True)
     command = [sys.executable, "-m", "pytest_core_rollouts", "reap", RUN_ID]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # A job in the background of a shell script ignores Ctrl-C, and its processes inherit that.
+    listening = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen(command, **pipes, **listening) as process:  # type: ignore[call-overload]
         until(lambda: core.requests, "a request")
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=30)
