@@ -467,7 +467,7 @@ class Engine:
 
     def _reuse(self, record: RolloutRecord, *, counts: bool) -> Outcome:
         if not counts:  # rows of other work came after it
-            self.parts.store.save(record, ran=False)
+            self.parts.store.save(replace(record, planned={}), ran=False)
         return Outcome(record, reused=True)
 
     def _learn(self, rollouts: Sequence[Rollout]) -> None:

@@ -25,6 +25,7 @@ from pytest_core_rollouts.tasks.matrix import Agent, Rollout
 from pytest_core_rollouts.tasks.task import Task
 
 NO_ANSWER = "no answer was recorded"
+MASKED = "not graded again: a known secret was masked in the answer or in a kept file, so the reward stays as it was"
 INPUT_CHANGED = "graded again: the task's instruction, files or environment are not what the agent was given"
 SHORT = 4096
 """Characters of an answer that is kept from the first reading to the grading."""
@@ -120,7 +121,9 @@ class Replayer:
         """Write and return the new row of one rollout."""
         source = self.replay.source(rollout)
         record = replace(source, **self._identity(source, rollout), items=source.items if self.keep_items else None)
-        if _has_answer(source):
+        if _has_answer(source) and source.masked:
+            record = self._as_it_was(record, source, rollout)
+        elif _has_answer(source):
             record = await self._graded(record, source, rollout)
         self.save(record)
         return Outcome(record)
@@ -133,7 +136,7 @@ class Replayer:
             "rollout_id": rollout.rollout_id,
             "sample": rollout.sample,
             "run_id": rollout.run_id,
-            "group_id": rollout.group_id,
+            **self._group(source, rollout),
             "agent": {**source.agent, "slug": rollout.agent.slug},
             "labels": {**source.labels, **rollout.labels},
             "settings": {
@@ -149,6 +152,22 @@ class Replayer:
             "notes": [*([INPUT_CHANGED] if changed else []), *(note for note in source.notes if note != INPUT_CHANGED)],
             "outputs": (),
         }
+
+    def _group(self, source: RolloutRecord, rollout: Rollout) -> dict[str, Any]:
+        """The group of the new row. Several runs in a file are several groups, also when they are graded again."""
+        if not isinstance(self.replay, Replay):
+            return {"group_id": rollout.group_id}
+        size = source.planned.get("group")
+        return {"group_id": source.group_id, "planned": {} if size is None else {"group": size}}
+
+    def _as_it_was(self, record: RolloutRecord, source: RolloutRecord, rollout: Rollout) -> RolloutRecord:
+        """The row with its old grade, where what was graded is no longer known."""
+        try:
+            files = read_kept_files(self.replay.path, source.outputs)
+        except RecordsError as failure:
+            return replace(record, status="error", reward=None, error=str(failure), reasons=())
+        outputs = self.keep_files(rollout, source.attempt, files) if files else ()
+        return replace(record, outputs=outputs, notes=[*(note for note in record.notes if note != MASKED), MASKED])
 
     async def _graded(self, record: RolloutRecord, source: RolloutRecord, rollout: Rollout) -> RolloutRecord:
         notes = [note for note in record.notes if not _OF_GRADING.match(note)]
@@ -199,9 +218,11 @@ def _answer(source: RolloutRecord, artifacts: Mapping[str, bytes]) -> Answer:
         return Answer(value=source.answer, artifacts=artifacts)
     problems = [note for note in source.notes if note != INPUT_CHANGED and not note.startswith("attempt ")]
     problem = problems[-1] if problems else NO_ANSWER
-    if source.answer_text is None or len(source.answer_text.encode()) > TEXT_LIMIT - 4:  # the end may be cut off
+    text = source.answer_text
+    # Its end may be cut off, or bytes that are not UTF-8 may have been replaced.
+    if text is None or "\ufffd" in text or len(text.encode()) > TEXT_LIMIT - 4:
         return Answer(text=source.answer_text, problem=problem, artifacts=artifacts)
-    return replace(read_answer(source.answer_text.encode()), artifacts=artifacts)
+    return replace(read_answer(text.encode()), artifacts=artifacts)
 
 
 class NoCore:

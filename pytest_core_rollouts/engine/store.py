@@ -98,7 +98,7 @@ class RowStore:
         if self._hide_expected:
             record = replace(record, reasons=hide_reasons(record.reasons))
         planned = self._plans.get(record.run_id, {}).get((str(record.agent["slug"]), record.task), {})
-        record = replace(record, planned=planned)
+        record = replace(record, planned={**planned, **record.planned})
         try:
             if self.path is not None:
                 self._append(self.path, record, sync=ran)

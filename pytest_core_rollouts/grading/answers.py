@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 import math
+import numbers
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -60,9 +61,11 @@ __all__ = [
     "Tolerance",
     "check_expected",
     "grade_answer",
+    "is_number",
     "parse_json",
     "read_answer",
     "render_path",
+    "round_reward",
 ]
 
 ANSWER_LIMIT: Final = 1024 * 1024
@@ -91,7 +94,9 @@ class Answer:
 class Grade:
     """A reward in [0, 1], the differences that led to it (at most `REASONS_LIMIT`), a note on the answer as a whole.
 
-    Raises TypeError for a reward that is no number (a bool is none), ValueError for one outside [0, 1].
+    The reward is rounded to 12 decimals, so that equal credit is equal in whatever order it was added up.
+    Numbers of other libraries, such as NumPy's, are taken too.
+    Raises TypeError for a reward that is not a number (a bool is not), ValueError for one outside [0, 1].
     """
 
     reward: float
@@ -99,11 +104,24 @@ class Grade:
     note: str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.reward, bool) or not isinstance(self.reward, (int, float)):
-            raise TypeError(f"a reward must be a number from 0 to 1, not {self.reward!r}")
-        if not 0 <= self.reward <= 1:
-            raise ValueError(f"a reward must be from 0 to 1, not {self.reward!r}")
-        object.__setattr__(self, "reward", float(self.reward))
+        if isinstance(self.reward, bool) or not is_number(self.reward):
+            raise TypeError(f"a reward must be a number from 0 to 1, not {self.reward!r:.200}")
+        reward = round_reward(float(self.reward))
+        if not 0 <= reward <= 1:
+            raise ValueError(f"a reward must be from 0 to 1, not {self.reward!r:.200}")
+        object.__setattr__(self, "reward", reward)
+
+
+def round_reward(reward: float) -> float:
+    """Return the reward rounded to 12 decimals: sums of the same credits in another order are the same reward."""
+    return round(reward, 12)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is one number, of Python or of another library such as NumPy. A text or an array is not."""
+    return isinstance(value, numbers.Real) or (
+        hasattr(type(value), "__float__") and not hasattr(type(value), "__len__")
+    )
 
 
 def read_answer(data: bytes) -> Answer:

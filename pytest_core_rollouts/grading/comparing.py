@@ -13,7 +13,7 @@ import re
 import sys
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from itertools import zip_longest
@@ -175,6 +175,7 @@ class _Mode(NamedTuple):
 
 
 _ABSENT: Final = object()
+_Compare = Callable[[Any, Any, Path, _Mode], Iterator[Difference]]
 
 
 class _Comparison:
@@ -189,14 +190,15 @@ class _Comparison:
         if (rule := self._rules.get(path)) is None:
             return self._below(expected, answered, path, mode)
         mode = mode.under(rule)
+        compare = self._in_any_order if rule.unordered and isinstance(answered, list) else self._below
         if rule.one_of:
-            return self._one_of([expected, *rule.one_of], answered, path, mode)
-        if rule.unordered and isinstance(expected, list) and isinstance(answered, list):
-            return self._in_any_order(expected, answered, path, mode)
-        return self._below(expected, answered, path, mode)
+            return self._one_of([expected, *rule.one_of], answered, path, mode, compare)
+        return compare(expected, answered, path, mode)
 
-    def _one_of(self, either: list[Any], answered: Any, path: Path, mode: _Mode) -> Iterator[Difference]:
-        if not any(next(self._below(value, answered, path, mode), None) is None for value in either):
+    def _one_of(
+        self, either: list[Any], answered: Any, path: Path, mode: _Mode, compare: _Compare
+    ) -> Iterator[Difference]:
+        if not any(next(compare(value, answered, path, mode), None) is None for value in either):
             yield Difference(path, {"one of": either}, _shown(answered))
 
     def _below(self, expected: Any, answered: Any, path: Path, mode: _Mode) -> Iterator[Difference]:
@@ -246,8 +248,11 @@ class _Comparison:
 
     # ---- arrays in any order
 
-    def _in_any_order(self, expected: list[Any], answered: list[Any], path: Path, mode: _Mode) -> Iterator[Difference]:
+    def _in_any_order(self, expected: Any, answered: list[Any], path: Path, mode: _Mode) -> Iterator[Difference]:
         """Pair off as many elements as can be; what is left over on both sides differs."""
+        if not isinstance(expected, list):
+            yield from self._below(expected, answered, path, mode)
+            return
         own_rules = any((*path, index) in self._rules for index in range(len(expected)))
         if is_countable(expected) and not own_rules:
             pairs = self._counted_off(expected, answered, mode)

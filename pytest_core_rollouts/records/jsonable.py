@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import itertools
 import math
 import os
 import re
@@ -23,8 +24,9 @@ def jsonable(value: Any, depth: int = MAX_DEPTH) -> Any:
 
     What JSON has no word for is written so that the row survives and numbers stay numbers: NaN and the infinities
     become null; a Decimal or Fraction, a path, a date or any other object its text; bytes their UTF-8 text; a set a
-    sorted list; an enum its value; a dataclass an object. A lone surrogate becomes U+FFFD, since many JSON readers
-    refuse one. What lies more than `depth` levels deep, a cycle included, becomes the text `TOO_DEEP`.
+    sorted list; an enum its value; a dataclass an object; a scalar of NumPy a number. A lone surrogate becomes the text
+    of its escape, such as `\\ud835`, because many JSON readers refuse one. What lies more than `depth` levels deep, a
+    cycle included, becomes the text `TOO_DEEP`.
     """
     kind = type(value)  # what JSON itself is made of comes first: trajectories are long
     if kind is str:
@@ -64,7 +66,20 @@ def _container(value: Any, depth: int) -> Any:
         return sorted((jsonable(item, below) for item in value), key=repr)
     if isinstance(value, Sequence):
         return [jsonable(item, below) for item in value]
+    if hasattr(value, "dtype") and not hasattr(type(value), "__len__"):  # a scalar of NumPy
+        scalar = value.item()
+        return jsonable(scalar, below) if isinstance(scalar, (bool, int, float, str)) else _text(str(value))
     return _text(str(value))
+
+
+def has_lone_surrogate(value: Any, depth: int = MAX_DEPTH) -> bool:
+    """Whether a text or a key in JSON data has half of a surrogate pair, so that `jsonable` changes it."""
+    if isinstance(value, str):
+        return not value.isascii() and _text(value) != value
+    if not depth or not isinstance(value, (dict, list)):
+        return False
+    parts = itertools.chain(value, value.values()) if isinstance(value, dict) else value
+    return any(has_lone_surrogate(part, depth - 1) for part in parts)
 
 
 def _key(key: Any) -> str:
@@ -74,4 +89,5 @@ def _key(key: Any) -> str:
 def _text(text: str) -> str:
     if text.isascii() or not _SURROGATES.search(text):
         return str.__str__(text)
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    paired = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return _SURROGATES.sub(lambda match: f"\\u{ord(match[0]):04x}", paired)

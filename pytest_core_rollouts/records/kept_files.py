@@ -6,8 +6,8 @@ pytest, a folder with `HEAD`, `objects` and `refs` must not be a repository. A r
     [{"path": "fix.patch", "size": 812, "sha256": "...", "file": ".<run_id>.files/<rollout_id>/a1/0001"}, ...]
 
 `path` is the agent's, below /workspace/outputs; `file` is relative to the JSONL's folder; `size` (bytes) and `sha256`
-are those of the kept file, in which known secrets are masked. Rows of earlier versions name files in
-`<run_id>.files` under names of the agent's; they are read as before.
+are those of the kept file, in which known secrets are masked (`"masked": true` then says so). Rows of earlier versions
+name files in `<run_id>.files` under names of the agent's; they are read as before.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def keep_files(
                     file.write(content)
                     sync(file)
                 digest = hashlib.sha256(content).hexdigest()
-                rows.append(
-                    {"path": masks.text(path), "size": len(content), "sha256": digest, "file": f"{place}/{name}"}
-                )
+                row = {"path": masks.text(path), "size": len(content), "sha256": digest, "file": f"{place}/{name}"}
+                is_masked = content != artifacts[path] or row["path"] != path
+                rows.append({**row, "masked": True} if is_masked else row)
     except OSError as error:
         problem = f"{final.parent}: cannot keep an agent's files: {error.strerror or error}"
         raise RecordsError(f"{problem}; free or repair the disk, or choose another place with --rollout-out") from error

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from pytest_core_rollouts.records.jsonable import jsonable
+from pytest_core_rollouts.grading.answers import round_reward
+from pytest_core_rollouts.records.jsonable import has_lone_surrogate, jsonable
 from pytest_core_rollouts.records.masking import Masker
 from pytest_core_rollouts.strict_json import InvalidJSON, read_json
 
@@ -264,6 +265,24 @@ class RolloutRecord:
         default_factory=dict,
         metadata=_column("the last `X-Request-Id` of each kind of call", _OBJECT, large=True),
     )
+    answer_json: str | None = field(
+        default=None,
+        metadata=_column(
+            "the JSON text of an answer with a lone surrogate, which many readers refuse, so that it can be graded "
+            "again as it was; `answer` then shows the escapes; else null",
+            (*_TEXT, *_OR_NONE),
+            large=True,
+        ),
+    )
+    masked: bool = field(
+        default=False,
+        metadata=_column(
+            "true if a known secret was masked in the answer or in a kept file, so that a replay can't grade them "
+            "again and keeps the reward",
+            (bool,),
+            "nothing",
+        ),
+    )
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -273,8 +292,10 @@ class RolloutRecord:
                 raise ValueError(f"a rollout with status {self.status} must have a reward")
         elif self.status in ("cancelled", "error"):
             raise ValueError(f"a rollout with status {self.status} can't have a reward, got {self.reward!r}")
-        elif not (math.isfinite(self.reward) and 0 <= self.reward <= 1):
+        elif not (math.isfinite(self.reward) and 0 <= round_reward(self.reward) <= 1):
             raise ValueError(f"expected a reward from 0 to 1, got {self.reward!r}")
+        else:
+            object.__setattr__(self, "reward", round_reward(self.reward))
 
     @property
     def graded(self) -> bool:
@@ -327,8 +348,14 @@ class RolloutRecord:
         row = {name: jsonable(getattr(self, name)) for name in COLUMNS}
         if items == "none":
             row["items"] = None
+        if has_lone_surrogate(self.answer):
+            row["answer_json"] = json.dumps(self.answer, default=str)
         if masks is not None:
-            row = {name: _masked(COLUMNS[name], value, masks) for name, value in row.items()}
+            plain, row = row, {name: _masked(COLUMNS[name], value, masks) for name, value in row.items()}
+            row["masked"] = row["masked"] or any(
+                row[name] != plain[name] for name in ("answer", "answer_json", "answer_text")
+            )
+        row["masked"] = row["masked"] or any("masked" in entry for entry in row["outputs"])
         return json.dumps(row, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
 
     @classmethod
@@ -343,6 +370,8 @@ class RolloutRecord:
         if row["schema"] > SCHEMA:
             raise RecordsError(f"schema {row['schema']} is newer than {SCHEMA}; upgrade pytest-core-rollouts")
         try:
+            if row.get("answer_json") is not None:
+                row["answer"] = read_json(_checked("answer_json", row.pop("answer_json")).encode())
             return cls(**{name: _checked(name, row[name]) for name in COLUMNS if name in row})
         except (TypeError, ValueError) as error:
             raise RecordsError(
@@ -373,7 +402,7 @@ def _masked(column: Column, value: Any, masks: Masker) -> Any:
 def _checked(name: str, value: Any) -> Any:
     """Return the value if the field can have it. Raises ValueError."""
     column = COLUMNS[name]
-    if column.types and (not isinstance(value, column.types) or isinstance(value, bool)):
+    if column.types and (not isinstance(value, column.types) or (isinstance(value, bool) and bool not in column.types)):
         raise ValueError(f'"{name}" can\'t be {type(value).__name__}')
     if isinstance(value, (int, float)) and not -_BOUND < value < _BOUND:
         raise ValueError(f'"{name}" is too large a number')

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from pytest_core_rollouts.grading.answers import REASONS_LIMIT, Answer, Grade
+from pytest_core_rollouts.grading.answers import REASONS_LIMIT, Answer, Grade, is_number
 from pytest_core_rollouts.grading.comparing import Reason
 from pytest_core_rollouts.tasks.files import TaskError, read_file
 
@@ -147,10 +147,8 @@ def as_grade(value: Any, source: str) -> Grade:
 
     A comparison's True and False have one meaning as a reward, 1 and 0; no other value is taken for a number.
     """
-    if isinstance(value, bool):
+    if isinstance(value, bool) or is_number(value):
         return Grade(float(value))
-    if isinstance(value, (int, float)):
-        return Grade(value)
     if not isinstance(value, Grade):
         raise TypeError(f"{source}: expected a number from 0 to 1 or a Grade, got {value!r:.200}")
     for reason in value.reasons:

@@ -3,7 +3,10 @@ from __future__ import annotations
 import json
 import math
 import time
+import unicodedata
+from decimal import Decimal
 from enum import IntEnum
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
@@ -19,8 +22,17 @@ from pytest_core_rollouts.grading.answers import (
     grade_answer,
     read_answer,
 )
-from pytest_core_rollouts.grading.comparing import MISSING, NOTHING, Reason, Tolerance, render_path
+from pytest_core_rollouts.grading.comparing import (
+    DEFAULT_TOLERANCE,
+    MISSING,
+    NOTHING,
+    KeyRule,
+    Reason,
+    Tolerance,
+    render_path,
+)
 from pytest_core_rollouts.strict_json import DEPTH_LIMIT, InvalidJSON, parse_json
+from pytest_core_rollouts.tasks.grader_file import as_grade
 
 
 def reward(expected: dict[str, Any], answer: str | bytes, tolerance: Tolerance | None = None) -> float:
@@ -598,3 +610,50 @@ def test_no_answer_can_stall_the_grader(name: str) -> None:
     start = time.process_time()
     assert grade_answer(expected, read_answer(HOSTILE[name])).reward == 0
     assert time.process_time() - start < 5  # a quadratic step takes minutes
+
+
+def test_equal_credit_is_one_reward_in_whatever_order_it_is_added_up() -> None:
+    assert Grade(0.1 + 0.2).reward == Grade(0.3).reward == Grade(0.2 + 0.1).reward
+    assert Grade(0.9999999999999999).reward == Grade(1.0000000000000002).reward == 1.0
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        Grade(1.000001)
+
+
+def test_numbers_of_other_libraries_are_rewards() -> None:
+    assert Grade(Fraction(1, 4)).reward == Grade(Decimal("0.25")).reward == 0.25  # type: ignore[arg-type]
+    for value in ("1", [1], None, True):
+        with pytest.raises(TypeError, match="a reward must be a number"):
+            Grade(value)  # type: ignore[arg-type]
+    numpy = pytest.importorskip("numpy", reason="pip install numpy")
+    assert Grade(numpy.float32(0.5)).reward == 0.5
+    assert as_grade(numpy.bool_(True), "grade()").reward == 1.0
+    with pytest.raises(TypeError, match="a reward must be a number"):
+        Grade(numpy.ones(1))
+
+
+UNORDERED = KeyRule(unordered=True)
+
+
+@pytest.mark.parametrize(
+    ("expected", "answered", "rule", "tolerance"),
+    [
+        ([10, 20], [20.1, 10.2], UNORDERED, Tolerance(absolute=0.5)),
+        ([10, "x", None], ["x", None, 10.0000001], UNORDERED, DEFAULT_TOLERANCE),
+        ([[1, 2], [3, 4]], [[3.0000001, 4], [1, 2]], UNORDERED, DEFAULT_TOLERANCE),
+        (["Ab", "c"], ["C", "aB"], KeyRule(unordered=True, ignore_case=True), DEFAULT_TOLERANCE),
+        ([5, 6], [2, 1], KeyRule(unordered=True, one_of=([1, 2], "none")), DEFAULT_TOLERANCE),
+        ([5, 6], "none", KeyRule(unordered=True, one_of=([1, 2], "none")), DEFAULT_TOLERANCE),
+        (["none"], [6, 5], KeyRule(unordered=True, one_of=([5, 6],)), DEFAULT_TOLERANCE),
+    ],
+)
+def test_unordered_changes_only_the_order(
+    expected: object, answered: object, rule: KeyRule, tolerance: Tolerance
+) -> None:
+    """What matches in order matches in any order, by the same tolerance, case rule and alternatives."""
+    assert grade_answer({"a": expected}, Answer(value={"a": answered}), tolerance, {("a",): rule}).reward == 1.0
+
+
+def test_keys_in_another_unicode_form_are_found_in_any_order() -> None:
+    key = "\u00e9" * 13
+    answered = [{unicodedata.normalize("NFD", key): 2}, {"a": 1}]
+    assert grade_answer({"l": [{"a": 1}, {key: 2}]}, Answer(value={"l": answered}), rules={("l",): UNORDERED}).reward

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from pytest_core_rollouts.engine.replay import MASKED
 from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.records.rows import append
+from pytest_core_rollouts.records.rows import append, read_records
+from pytest_core_rollouts.training.groups import Choice, read_rows, select
 from tests.integration.conftest import Project, node_ids, outcomes, text_of, usage_error
 
 OLD = "20261101T000000Z-00aa"
@@ -98,7 +100,8 @@ def test_the_new_row_names_its_source_and_keeps_what_it_says_of_the_agent(projec
     assert one["rollout_id"] == f"{one['run_id']}.a.codex-default.0"
     assert one["grading_digest"] not in ("", "g")
     assert one["items"] is None
-    assert one["planned"] == {"run": 1, "agent": 1, "tasks": 1, "group": 1}
+    assert one["planned"] == {"run": 1, "agent": 1, "tasks": 1, "group": 9}  # the group is the recorded one
+    assert one["group_id"] == f"{OLD}.a.codex-default"
     assert one["notes"] == [
         "graded again: the task's instruction, files or environment are not what the agent was given"
     ]
@@ -193,10 +196,58 @@ def test_samples_of_several_runs_are_counted_on_and_of_repeated_rows_one_counts(
 
 
 @pytest.mark.usefixtures("no_core")
+def test_groups_of_several_runs_stay_apart(project: Project) -> None:
+    """A replay of two policies' runs is two groups for training, each as complete as it was."""
+    project.task("a", expected={"x": 1})
+    planned = {"run": 2, "agent": 2, "tasks": 1, "group": 2}
+    other = "20261102T000000Z-00bb"
+    old(
+        project,
+        *(row("a", sample, 1.0, {"x": 1 + sample}, planned=planned) for sample in (0, 1)),
+        *(row("a", sample, 1.0, {"x": 1 + sample}, planned=planned, run_id=other) for sample in (0, 1)),
+    )
+    project.run(*REPLAY, "--rollout-gate", "none")
+    groups = select(read_rows(project.results, items=False), Choice()).groups
+    assert [(group.used, group.complete, group.mean) for group in groups] == [(2, True, 0.5)] * 2
+
+
+REPLAYED = {
+    "lone surrogates": {"x": "\ud835", "k\ud836": [1, {"\udfff": 2}]},
+    "a replaced surrogate": {"x": "\ufffd"},
+    "an escape": {"x": "\\ud835"},
+    "large numbers": {"x": 10**300, "y": 9007199254740993, "z": -0.0},
+    "an array": [1, "x", None],
+    "null": None,
+}
+
+
+@pytest.mark.usefixtures("no_core")
+def test_a_replay_of_unchanged_tasks_changes_no_reward(project: Project) -> None:
+    """Each answer is graded as it was; a replay of the replay too. A masked one keeps its reward and says so."""
+    project.task("a", expected={"x": "\ud835"})
+    grades = [float(answer == REPLAYED["lone surrogates"]) for answer in REPLAYED.values()]
+    rows = [row("a", sample, grades[sample], answer) for sample, answer in enumerate(REPLAYED.values())]
+    rows.append(row("a", len(rows), 1.0, {"x": "[masked]"}, masked=True))
+    invalid = "the answer is not valid JSON: byte 7 is not UTF-8"
+    rows.append(row("a", len(rows), 0.0, answer_text='{"x": "\ufffd"}', notes=[invalid]))
+    path = old(project, *rows)
+    for _ in range(2):
+        project.run("--rollout-replay", str(path), "--rollout-gate", "none")
+        path = max(project.results)
+        replayed = {record.sample: record for record in read_records(path)}
+        assert [replayed[one.sample].reward for one in rows] == [one.reward for one in rows]
+        assert [replayed[one.sample].answer for one in rows] == [one.answer for one in rows]
+        assert [one.sample for one in replayed.values() if one.masked] == [len(REPLAYED)]
+    assert replayed[len(REPLAYED)].notes.count(MASKED) == 1
+
+
+@pytest.mark.usefixtures("no_core")
 def test_workers_share_a_replay_and_gates_judge_it(project: Project) -> None:
     for name in "abc":
         project.task(name)
-    old(project, *(row(task, sample, 0.0, {"x": 1 if sample else 2}) for task in "abc" for sample in range(4)))
+    planned = {"run": 12, "agent": 12, "tasks": 3, "group": 4}
+    answers = [{"x": 1 if sample else 2} for sample in range(4)]
+    old(project, *(row(task, n, 0.0, answer, planned=planned) for task in "abc" for n, answer in enumerate(answers)))
     result = project.run_apart(*REPLAY, "-n2", "--rollout-gate", "pass@1>=0.75", "--rollout-gate", "pass^2>=0.6")
     assert result.ret == 1
     text = text_of(result)

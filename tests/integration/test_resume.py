@@ -257,6 +257,29 @@ def test_an_answer_whose_grader_failed_is_graded_anew(two_tasks: Project, core: 
     assert {record.reward for record in counted(two_tasks).values()} == {1.0 if answer == RIGHT else 0.0}
 
 
+def test_a_grader_that_was_broken_and_fixed_has_the_kept_files(project: Project, core: FakeCore) -> None:
+    """A row never forgets its kept files: not while its grader is broken, and not in a replay of a replay."""
+    project.task("a", yaml="outputs: ['*.txt']\n")
+    right = "def grade(artifacts):\n    return float(artifacts.get('a.txt') == b'right')\n"
+    core.script = lambda body: Script(answer=RIGHT, artifacts={"a.txt": b"right"})
+    project.write("tasks/a/grader.py", right)
+    assert outcomes(project.run("tasks")) == {"passed": 1}
+    for source, outcome in (("def grade():\n    return broken\n", "errors"), (right, "passed")):
+        project.write("tasks/a/grader.py", source)
+        assert outcomes(resume(project)) == {outcome: 1}
+    assert len(core.sessions) == 1
+    path = project.results[0]
+    for _ in range(2):
+        result = project.run("--rollout-replay", str(path))
+        assert outcomes(result) == {"passed": 1}, text_of(result)
+        path = max(project.results)
+    for kept in path.parent.glob(".*.files/*/*/*"):
+        kept.unlink()
+    result = project.run("--rollout-replay", str(path))
+    assert outcomes(result) == {"errors": 1}
+    assert "include-hidden-files" in text_of(result)
+
+
 def test_a_new_xfail_counts_without_a_session(two_tasks: Project, core: FakeCore) -> None:
     core.script = lambda body: Script(answer=WRONG)
     two_tasks.run("tasks")

@@ -48,7 +48,7 @@ def test_fields_stand_in_the_documented_order() -> None:
         *("duration_s", "usage", "items", "error"),
         *("schema", "run_id", "group_id", "agent", "labels", "attempt", "started_at", "timings", "settings"),
         *("input_digest", "grading_digest", "reasons", "answer_text", "outputs", "items_file", "notes", "planned"),
-        "request_ids",
+        *("request_ids", "answer_json", "masked"),
     ]
 
 
@@ -74,7 +74,7 @@ ODD: dict[str, tuple[Any, Any]] = {
     "path": (Path("/tmp/x"), "/tmp/x"),
     "set": ({"b", "a"}, ["a", "b"]),
     "bytes": (b"\xff\x00a", "\ufffd\u0000a"),
-    "surrogate": ({"k\ud800": "\udfff"}, {"k\ufffd": "\ufffd"}),
+    "surrogate": ({"k\ud800": "\udfff"}, {"k\\ud800": "\\udfff"}),
     "pair": ("\ud83d\ude00", "\U0001f600"),
     "separators": ("a\u2028b\u0085c\r\nd", "a\u2028b\u0085c\r\nd"),
     "keys": ({1: "a", None: "b", (1, 2): "c"}, {"1": "a", "None": "b", "[1, 2]": "c"}),
@@ -91,7 +91,8 @@ def test_values_that_json_has_no_word_for_neither_lose_the_row_nor_break_it(name
     assert line.isascii()
     assert line.count(b"\n") == 1
     row = RolloutRecord.from_line(line)
-    assert (row.answer, row.items, row.usage) == (written, [{"x": written}], {"x": written})
+    assert (row.items, row.usage) == ([{"x": written}], {"x": written})
+    assert row.answer == (value if name == "surrogate" else written)  # `answer_json` has what was graded
 
 
 def test_cycles_depth_and_huge_integers_are_written_too() -> None:
@@ -102,6 +103,22 @@ def test_cycles_depth_and_huge_integers_are_written_too() -> None:
         deep = [deep]
     line = record(answer=cycle, items=[deep], usage={"n": 10**5000}).to_line()
     assert RolloutRecord.from_line(line).usage == {"n": hex(10**5000)}
+
+
+def test_a_reward_is_rounded_where_a_row_is_made_or_read() -> None:
+    line = record(reward=0.5).to_line()
+    assert record(reward=0.1 + 0.2).reward == 0.3
+    assert RolloutRecord.from_line(line.replace(b'"reward":0.5', b'"reward":0.30000000000000004')).reward == 0.3
+    assert RolloutRecord.from_line(line.replace(b'"reward":0.5', b'"reward":1.0000000000000002')).solved
+    with pytest.raises(RecordsError, match="expected a reward from 0 to 1"):
+        RolloutRecord.from_line(line.replace(b'"reward":0.5', b'"reward":1.000001'))
+
+
+def test_scalars_of_numpy_are_numbers() -> None:
+    numpy = pytest.importorskip("numpy", reason="pip install numpy")
+    reasons = [{"path": "x", "expected": numpy.float32(0.5), "answered": numpy.bool_(True)}, numpy.int64(7)]
+    row = RolloutRecord.from_line(record(reasons=reasons).to_line())
+    assert row.reasons == [{"path": "x", "expected": 0.5, "answered": True}, 7]
 
 
 STRICT_READERS = {
