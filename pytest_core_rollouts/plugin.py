@@ -32,6 +32,8 @@ def pytest_load_initial_conftests(
 ) -> Generator[None, object, object]:
     options.restore_conftest_paths(early_config, parser, args)
     task_data.guard_first_imports(early_config)
+    # Before plugins add theirs to the same list.
+    early_config.stash[activation.own_markers_key] = tuple(early_config.getini("markers"))
     result = yield
     options.add_bare_options(parser, args)
     return result

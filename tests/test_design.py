@@ -47,8 +47,8 @@ INSIDE = {
     "cli": "check compare export new_task reap report __init__",
     "checking": "__init__ collecting runs checks",
     "running": (
-        "__init__ session_plugin ending completion_order workers session_run gates project_grading sharding "
-        "shared_folder display signals"
+        "__init__ session_plugin pytest_files ending completion_order workers session_run gates project_grading "
+        "sharding shared_folder display signals"
     ),
     "collecting": "__init__ generated collect explain nodeids inactive task_data",
     "options": "__init__ settings activation agents agent_file task_sources values declared",

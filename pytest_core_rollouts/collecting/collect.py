@@ -14,6 +14,7 @@ from pytest_core_rollouts.collecting.explain import explain_fault, explain_wrong
 from pytest_core_rollouts.collecting.inactive import is_kept
 from pytest_core_rollouts.collecting.task_data import RefusedFolder, problem_of_folder
 from pytest_core_rollouts.engine.preflight import why_skipped
+from pytest_core_rollouts.options.activation import own_markers_key
 from pytest_core_rollouts.options.settings import Settings, settings_key
 from pytest_core_rollouts.rollout.attempts import Outcome
 from pytest_core_rollouts.tasks.files import TaskError
@@ -59,6 +60,10 @@ class RolloutFault(pytest.fail.Exception):  # type: ignore[name-defined,misc]  #
 
     def __init__(self, message: str) -> None:
         super().__init__(message, pytrace=False)
+
+
+def _marker_name(line: str) -> str:
+    return line.split(":")[0].split("(")[0].strip()
 
 
 # ---- which folders are tasks
@@ -137,12 +142,14 @@ class TaskCollector(pytest.File):
             raise self.error(f"{place}: task id {name!r} is already used by {first}; rename one of the tasks")
 
     def _register_tags(self, task: Task, where: str) -> None:
-        ours = self.config.stash.setdefault(tags_key, set())
+        """Make the tags markers. The project may have registered them itself, as `--strict-markers` asks."""
+        own = self.config.stash[own_markers_key]
+        ours = self.config.stash.setdefault(tags_key, {_marker_name(line) for line in own})
         new = [tag for tag in task.tags if tag not in ours]
         markers = self.config.getini("markers") if new else ()  # there may be many, so read them only for a new tag
-        registered = {line.split(":")[0].split("(")[0].strip() for line in markers} - ours
+        registered = {_marker_name(line) for line in markers} - ours
         for tag in new:
-            if tag in registered:
+            if tag in registered:  # by a plugin, for which it means something
                 raise self.error(f"{where}: tags: {tag!r} is a pytest marker and can't be a tag; choose another name")
             ours.add(tag)
             self.config.addinivalue_line("markers", f"{tag}: tag of a task")

@@ -17,6 +17,9 @@ IN_WORKER: Final = "rollouts_requested"
 
 requested_key = pytest.StashKey[bool]()
 
+own_markers_key = pytest.StashKey[tuple[str, ...]]()
+"""The lines of the ini key `markers` that the project wrote itself."""
+
 
 def rollouts_requested(config: pytest.Config) -> bool:
     """Return True if rollouts are requested by an option, by the ini file, or by a path that leads to tasks."""

@@ -13,7 +13,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeAlias
 
@@ -295,16 +295,18 @@ class AllowedErrors:
         errors = judged.rows - judged.graded
         allowed = self.number if self.share is None else math.floor(self.share * judged.planned)
         text = f"{errors} of {judged.planned} rollouts without a reward, {allowed} allowed"
-        return Judgment(f"errors<={self.text}", errors <= (allowed or 0), text)
+        verdict = Verdict(errors <= (allowed or 0), text)
+        return Judgment(f"errors<={self.text}", verdict.passed, text, {"all": verdict})
 
 
 @dataclass(frozen=True)
 class Judgment:
-    """One gate's verdict on a run, over all its agents."""
+    """One gate's verdict on a run, over all its agents, and that on each agent by its label."""
 
     gate: str
     passed: bool | None
     text: str
+    by_agent: Mapping[str, Verdict] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"gate {self.gate}: {_WORDS[self.passed]}: {self.text}"
@@ -351,7 +353,7 @@ def _judgment(
         [text] = [verdict.text for verdict in by_agent.values()]
     else:
         text = "; ".join(f"{label}: {verdict.text}" for label, verdict in by_agent.items())
-    return Judgment(gate.expression, passed, text or "no rollout has run")
+    return Judgment(gate.expression, passed, text or "no rollout has run", by_agent)
 
 
 def _agents_without_rows(

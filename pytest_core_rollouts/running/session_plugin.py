@@ -17,7 +17,7 @@ from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
 from pytest_core_rollouts.options import task_sources
 from pytest_core_rollouts.options.settings import Settings, read_settings, settings_key
 from pytest_core_rollouts.records.jsonable import jsonable
-from pytest_core_rollouts.running import completion_order, ending
+from pytest_core_rollouts.running import completion_order, ending, pytest_files
 from pytest_core_rollouts.running.session_run import SessionRun
 from pytest_core_rollouts.running.signals import Signals
 from pytest_core_rollouts.running.workers import Controller, Worker, mute_output
@@ -130,6 +130,8 @@ class SessionPlugin:
             run.config.pluginmanager.register(worker, "core-rollouts-worker")
         self.ending: ending.Ending | None = None
         self.warnings: list[str] = []
+        self._unsolved: set[str] = set()
+        """Node ids of rollouts that have not solved their task; with xdist only of those that were reported."""
 
     # ---- before the first rollout
 
@@ -142,6 +144,7 @@ class SessionPlugin:
         chosen = [(item.task.id, item.agent, item.sample) for item in rollouts]
         tasks = {item.task.id: item.task for item in rollouts}
         selected = [one for one, item in zip(chosen, rollouts, strict=True) if not item.is_skipped]
+        self._unsolved = {item.nodeid for item in rollouts if not item.is_skipped}
         self.run.prepare(selected, chosen, tasks.get)
         if self.run.ready and not self.run.is_worker:
             self.run.start_display(self.run.concurrency)
@@ -232,11 +235,16 @@ class SessionPlugin:
         rollout_id = self.run.rollout_id(named.task_id, named.agent, named.sample)
         if report.when == "setup" and report.skipped:
             self.run.selected.pop(rollout_id, None)
+            self._unsolved.discard(report.nodeid)
         if str(report.outcome) == "rerun":
             return  # by pytest-rerunfailures, or after a crash: another report follows
         if report.when == "call" or report.failed:
             self.run.reported.add(rollout_id)
             properties: dict[str, Any] = dict(report.user_properties)
+            if properties.get("solved") or hasattr(report, "wasxfail"):
+                self._unsolved.discard(report.nodeid)
+            else:
+                self._unsolved.add(report.nodeid)
             if properties.get("reused"):
                 self.run.reused.add(rollout_id)
             self.warnings += [str(text) for name, text in report.user_properties if name == "rollout_warning"]
@@ -259,11 +267,23 @@ class SessionPlugin:
             self.worker.close()
         if not self.run.is_worker and (self.run.ready or self._all_skipped(session.exitstatus)):
             self.ending = ending.finish(self.run)
+            self._write_verdicts(session.config, self.ending)
             if session.exitstatus == pytest.ExitCode.OK and not self.ending.green:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
             if self.run.store.failure is not None:
                 session.exitstatus = pytest.ExitCode.INTERRUPTED
         self.signals.restore()
+
+    def _write_verdicts(self, config: pytest.Config, ended: ending.Ending) -> None:
+        """Write verdicts where pytest's own tools find them. pytest has written its files already."""
+        judgments = ended.judged.judgments
+        if judgments and (xml := config.getoption("xmlpath", None)):
+            try:
+                pytest_files.add_verdicts_to_junit(Path(xml), judgments)
+            except OSError as error:
+                ended.problems.append(f"--junitxml: {xml}: {error.strerror or error}")
+        if not ended.judged.passed and (cache := getattr(config, "cache", None)) is not None:
+            pytest_files.remember_unsolved(cache, sorted(self._unsolved))
 
     def _all_skipped(self, status: int | pytest.ExitCode) -> bool:
         """Whether all rollouts were skipped and there is a gate: it does not pass then."""

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pytest_core_rollouts.cli import main
-from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of, usage_error
+from tests.integration.conftest import RIGHT, WRONG, Project, node_ids, outcomes, text_of, usage_error
 from tests.support.fake_core import FakeCore, Fault, Request, Script
 
 BROKEN = Script(turn_status="failed", error={"code": "internal_error", "message": "the model endpoint is down"})
@@ -195,7 +195,8 @@ def test_allowed_errors_leave_the_verdict_to_the_gate_if_it_can_tell(
     word = "passed" if limit else "failed"
     assert gate_lines(result)[1] == f"gate errors<={allowed}: {word}: 1 of 4 rollouts without a reward, {limit} allowed"
     [suite] = ElementTree.parse(project.path / "j.xml").getroot()
-    assert (suite.get("skipped"), suite.get("errors"), suite.get("failures")) == ("1", "0", "0")
+    red = sum(": passed: " not in line for line in gate_lines(result))
+    assert (suite.get("skipped"), suite.get("errors"), suite.get("failures")) == ("1", "0", str(red))
 
 
 def test_undecided_names_the_command_that_finishes_the_run(project: Project, core: FakeCore) -> None:
@@ -261,10 +262,11 @@ def test_junit_has_soft_results_passed_with_their_reward(project: Project, core:
         "--junitxml=j.xml",
     )
     [suite] = ElementTree.parse(project.path / "j.xml").getroot()
-    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "0", "0")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "0", "0")  # and the gate
     rewards = [
         {one.get("name"): one.get("value") for one in case.iter("property")}["reward"]
         for case in suite.iter("testcase")
+        if case.get("classname") != "rollouts.gate"
     ]
     assert rewards == ["0.0", "1.0"]
 
@@ -331,3 +333,35 @@ def test_a_second_run_to_the_same_file_has_a_table_of_its_own(project: Project, 
     assert result.ret == 0
     assert "1 rollout: 1 task, 1 sample each" in result.outlines
     assert len((project.path / "all.jsonl").read_bytes().splitlines()) == 3
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_pytests_own_tools_see_the_verdict(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+    """A red gate is red in JUnit's XML, and `--lf` after it runs what was unsolved or missing; a green one runs all."""
+    for name in ("right", "wrong", "broken"):
+        project.task(name)
+    scripts = {
+        "right": Script(answer=RIGHT),
+        "wrong": Script(answer=WRONG),
+        "broken": BROKEN,
+    }
+    core.script = lambda body: scripts[body["metadata"]["task"]]
+    args = ("tasks", "--rollout-retries", "0", "--rollout-gate", "mean>=0.9", "--rollout-gate", "mean>=0.1")
+    result = project.run_apart(*args, "--junitxml", "junit.xml", *workers)
+    assert result.ret == 1
+    suite = ElementTree.parse(project.path / "junit.xml").find("testsuite")
+    assert suite is not None
+    cases = {str(case.get("name")): case for case in suite.iter("testcase") if case.get("classname") == "rollouts.gate"}
+    failures = {name: case.find("failure") for name, case in cases.items()}
+    assert set(failures) == {"mean>=0.9", "mean>=0.1"}
+    assert failures["mean>=0.1"] is None
+    failure = failures["mean>=0.9"]
+    assert failure is not None
+    assert str(failure.get("message")).startswith("gate mean>=0.9: failed: ")
+    assert suite.get("tests") == "5"
+    assert int(str(suite.get("failures"))) == len(suite.findall(".//failure"))
+    again = project.run_apart(*args, "--lf", "--collect-only", "-q")
+    assert {one.split("/")[1] for one in node_ids(again)} == {"wrong", "broken"}
+    core.script = lambda body: Script(answer=RIGHT)
+    assert project.run_apart(*args, *workers).ret == 0
+    assert len(node_ids(project.run_apart(*args, "--lf", "--collect-only", "-q"))) == 3

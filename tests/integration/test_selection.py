@@ -147,9 +147,17 @@ def test_tags_are_markers_even_when_markers_are_strict(two: Project) -> None:
     assert "security: tag of a task" not in text_of(two.run("--markers"))
 
 
+def test_a_tag_may_be_registered_by_the_project(two: Project) -> None:
+    """`--strict-markers` asks for it, and the description stays the project's."""
+    two.ini("addopts = --strict-markers\nmarkers = security(level): about logins")
+    assert listed(two, "tasks", "-m", "security") == ["tasks/logins::default-default-0"]
+    assert "about logins" in text_of(two.run("--markers"))
+
+
 @pytest.mark.parametrize("tag", ["slow", "skipif", "rollout"])
-def test_a_tag_that_is_a_marker_already_is_that_tasks_error(project: Project, core: FakeCore, tag: str) -> None:
-    project.ini("markers = slow: takes long")
+def test_a_tag_that_is_a_plugins_marker_is_that_tasks_error(project: Project, core: FakeCore, tag: str) -> None:
+    """It would do to the task's rollouts what the plugin does to tests."""
+    project.write("conftest.py", "def pytest_configure(config): config.addinivalue_line('markers', 'slow: takes long')")
     project.task("a", yaml=f"tags: [{tag}]")
     project.task("b")
     result = project.run("tasks", "--continue-on-collection-errors")

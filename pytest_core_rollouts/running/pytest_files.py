@@ -1,0 +1,45 @@
+"""Verdicts of gates in the files that pytest's own tools read: JUnit's XML, and what `--lf` runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree
+
+import pytest
+
+from pytest_core_rollouts.results.gate import Judgment
+from pytest_core_rollouts.text import one_line
+
+CLASS_NAME: Final = "rollouts.gate"
+_LAST_FAILED: Final = "cache/lastfailed"
+
+
+def add_verdicts_to_junit(path: Path, judgments: Iterable[Judgment]) -> None:
+    """Add a test case for each gate and agent to the XML that pytest wrote; one that did not pass is a failure.
+
+    Rollouts that a gate judges are no failures of their own, so that without these every dashboard would be green.
+    Raises OSError if the file can't be read or written.
+    """
+    tree = ElementTree.parse(path)
+    suite = tree.find(".//testsuite")
+    assert suite is not None, "pytest writes one suite"
+    for judgment in judgments:
+        for agent, verdict in judgment.by_agent.items():
+            name = judgment.gate if len(judgment.by_agent) == 1 else f"{judgment.gate} [{agent}]"
+            case = ElementTree.SubElement(suite, "testcase", classname=CLASS_NAME, name=name, time="0.000")
+            if not verdict.passed:
+                text = one_line(str(Judgment(name, verdict.passed, verdict.text)))
+                ElementTree.SubElement(case, "failure", message=text).text = text
+                suite.set("failures", str(int(suite.get("failures", "0")) + 1))
+            suite.set("tests", str(int(suite.get("tests", "0")) + 1))
+    partial = path.with_name(f"{path.name}.part")
+    tree.write(partial, encoding="utf-8", xml_declaration=True)
+    partial.replace(path)
+
+
+def remember_unsolved(cache: pytest.Cache, node_ids: Iterable[str]) -> None:
+    """Add rollouts to what `--lf` runs again, after pytest has written what failed by itself."""
+    failed: Mapping[str, bool] = cache.get(_LAST_FAILED, {})
+    cache.set(_LAST_FAILED, {**failed, **dict.fromkeys(node_ids, True)})
