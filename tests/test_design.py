@@ -74,7 +74,7 @@ INSIDE = {
         "model.channel model.exchange model.failures model.reply_mask model.streams model.tokens "
         "model.upstream model_provider sandbox sandbox.sandbox sandbox.process sandbox.isolation "
         "sandbox.bubblewrap sandbox.programs sandbox.mounts hidden sandbox.seccomp sandbox.watch "
-        "sandbox.cgroups sandbox.usage sandbox.files sandbox.limits sandbox.namespaces trajectory ids"
+        "sandbox.cgroups sandbox.usage sandbox.files sandbox.limits sandbox.namespaces trajectory ids descriptors"
     ),
 }
 """The modules of each room from the top down: a module imports only those that stand after it.

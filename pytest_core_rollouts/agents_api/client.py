@@ -109,7 +109,7 @@ class Client:
 
     async def get_session(self, session_id: str) -> Session:
         """Return the Session as it is now."""
-        return cast(Session, await self._call(Call("session", "GET", _path(session_id)), _resource))
+        return cast(Session, await self._call(Call("session", "GET", _path(session_id)), _session))
 
     async def list_sessions(self, *, limit: int = PAGE_LIMIT) -> AsyncIterator[Session]:
         """Yield all Sessions of the Project, newest first. `limit` is the size of a page."""
@@ -134,7 +134,7 @@ class Client:
     async def latest_turn(self, session_id: str) -> Turn | None:
         """Return the newest Turn; None while the Session has none."""
         call = Call("turns", "GET", f"{_path(session_id, 'turns')}?order=desc&limit=1")
-        data, _, _ = await self._call(call, _page_of_resources)
+        data, _, _ = await self._call(call, _page_of_turns)
         return cast(Turn, data[0]) if data else None
 
     async def list_turns(self, session_id: str, *, order: str = "asc", limit: int = PAGE_LIMIT) -> AsyncIterator[Turn]:
@@ -296,6 +296,25 @@ def _page_of_resources(call: Call, reply: Reply) -> tuple[list[dict[str, Any]], 
     for entry in found[0]:
         checked_id(call, reply, entry)
     return found
+
+
+def _page_of_turns(call: Call, reply: Reply) -> tuple[list[dict[str, Any]], bool, str | None]:
+    """Without a status a rollout would wait for its whole limit."""
+    found = _page_of_resources(call, reply)
+    for turn in found[0]:
+        _require_status(call, reply, turn)
+    return found
+
+
+def _session(call: Call, reply: Reply) -> dict[str, Any]:
+    session = _resource(call, reply)
+    _require_status(call, reply, session)
+    return session
+
+
+def _require_status(call: Call, reply: Reply, resource: dict[str, Any]) -> None:
+    if not isinstance(resource.get("status"), str):
+        invalid(call, reply, '"status" is missing or is not a string')
 
 
 def _deletion(call: Call, reply: Reply) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from .descriptors import open_standard_descriptors
 from .hidden import hidden_places, merge_places
 
 HARNESSES = ("oracle", "nop", "codex", "claude_sdk")  # that the embedded Core can run
@@ -69,6 +70,7 @@ class EmbeddedCore:
     @classmethod
     def reserve(cls) -> EmbeddedCore:
         """Return a Core with a listening socket on a random port of 127.0.0.1 and a random key; no process yet."""
+        open_standard_descriptors()
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             listener.bind(("127.0.0.1", 0))

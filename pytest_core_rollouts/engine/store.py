@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from pytest_core_rollouts.records.masking import Masker, hide_reasons
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
 from pytest_core_rollouts.records.rows import append, check_writable, effective_rows, read_located
 from pytest_core_rollouts.tasks.matrix import Rollout
+from pytest_core_rollouts.tasks.task_settings import RUN_KEYS
 
 Plan = Mapping[tuple[str, str], Mapping[str, int]]
 """What a run planned, by agent slug and task id. See `records.count_planned`."""
@@ -58,6 +60,8 @@ class RowStore:
         self._masker = Masker(())
         self._secrets: frozenset[str] = frozenset()
         self._plans: dict[str, Plan] = {}
+        # An agent's program may have its key from elsewhere, so they are masked whether this run uses them or not.
+        self.mask([value for name in RUN_KEYS if (value := os.environ.get(name))])
 
     def set_plan(self, run_id: str, planned: Plan) -> None:
         """Set what the rows of a run record in `planned`. An empty plan is forgotten."""

@@ -151,12 +151,19 @@ def size_problem(sizes: Mapping[str, int]) -> str | None:
     largest = sorted(sizes, key=lambda path: (-sizes[path], path))[:3]
     if len(sizes) <= COUNT_LIMIT and total <= TOTAL_LIMIT and all(sizes[path] <= FILE_LIMIT for path in largest):
         return None
-    named = ", ".join(f"{path} ({mib(sizes[path])})" for path in largest)
+    over = [
+        f"{path} has {counted(sizes[path] - FILE_LIMIT, 'byte')} too many"
+        for path in largest
+        if sizes[path] > FILE_LIMIT
+    ]
+    if len(sizes) > COUNT_LIMIT:
+        over.append(f"{len(sizes) - COUNT_LIMIT:,} of {len(sizes):,} files are too many")
+    if total > TOTAL_LIMIT:
+        named = ", ".join(f"{path} ({sizes[path]:,})" for path in largest)
+        over.append(f"together they have {counted(total - TOTAL_LIMIT, 'byte')} too many, the largest are {named}")
     return (
-        f"{counted(len(sizes), 'file')} of {mib(total)} in all, the largest {named}; "
-        f"a Session takes at most {COUNT_LIMIT} files, "
-        f"{mib(FILE_LIMIT)} each and {mib(TOTAL_LIMIT)} in all, so remove some, make them smaller, or set `pack: true` "
-        "in task.yaml"
+        f"{'; '.join(over)}; a Session takes at most {COUNT_LIMIT} files, {mib(FILE_LIMIT)} each and "
+        f"{mib(TOTAL_LIMIT)} in all, so remove some, make them smaller, or set `pack: true` in task.yaml"
     )
 
 

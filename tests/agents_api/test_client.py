@@ -232,6 +232,21 @@ BAD_BODIES = {
 }
 
 
+@pytest.mark.parametrize("status", [b"", b', "status": null', b', "status": 3'])
+def test_a_session_or_turn_without_a_status_is_invalid(status: bytes) -> None:
+    """Otherwise its rollout would wait for the whole limit."""
+    body = b'{"id": "x"%s, "data": [{"id": "y"%s}], "has_more": false}' % (status, status)
+
+    async def use(client: Client) -> None:
+        await client.create_session(BODY, idempotency_key="key-1")
+        for read in (client.get_session, client.latest_turn):
+            with pytest.raises(InvalidResponse, match='"status" is missing or is not a string'):
+                await read("s")
+
+    with FakeCore(fault=lambda request: None if request.route == "create" else Fault(status=200, body=body)) as core:
+        run(core, use, retry=quick(wrong_body_tries=2))
+
+
 READS: dict[str, Callable[[Client], Awaitable[Any]]] = {
     "session": lambda client: client.get_session("s"),
     "latest turn": lambda client: client.latest_turn("s"),

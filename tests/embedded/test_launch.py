@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -307,3 +308,22 @@ def test_default_harness_runs_if_none_is_named(reserved: EmbeddedCore) -> None:
     session = wire.ok("POST", "/sessions", 201, json={"environment": {"type": "openai_hosted"}, "input": "x"})
     assert session["agent"]["x_agents_core"]["harness"] == "nop"
     assert wire.wait(session["id"])["status"] == "completed"
+
+
+def test_closed_standard_descriptors_stop_nothing(tmp_path: Path) -> None:
+    """A cron job or a service may start without them; a socket or file would get the number 0."""
+    task = tmp_path / "tasks/a"
+    (task / "solution").mkdir(parents=True)
+    (task / "instruction.md").write_text("Write /workspace/outputs/answer.json with the key `x`.\n")
+    (task / "expected.json").write_text('{"x": 1}')
+    (task / "solution/solve.sh").write_text("mkdir -p /workspace/outputs; echo '{\"x\": 1}' > /workspace/outputs/answer.json\n")
+    (task / "grader.py").write_text(
+        "from pytest_core_rollouts import run_in_sandbox\n"
+        "def grade(answer):\n"
+        "    return answer.value == {'x': 1} and run_in_sandbox(['true'], {}).returncode == 0\n"
+    )
+    command = f"{shlex.quote(sys.executable)} -m pytest_core_rollouts check <&- 2>&1"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=False)
+    assert "0 errors" in done.stdout
+    assert "nothing was run" not in done.stdout
+    assert done.returncode == 0

@@ -285,3 +285,17 @@ def test_constructor_refuses_invalid_urls_keys_and_files(core: FakeCore, tmp_pat
     other.write_text("hello")
     with pytest.raises(RecordsError, match="not a file of rollout records"):
         Engine(core.base_url, core.api_key, out=other)
+
+
+def test_keys_in_the_environment_are_masked_also_if_the_run_does_not_use_them(
+    core: FakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent's program may have its key from elsewhere."""
+    monkeypatch.setenv("MODEL_API_KEY", "mk-canary-0123456789")
+    core.script = lambda body: Script(answer=b'{"x": "mk-canary-0123456789"}')
+    out = tmp_path / "rows.jsonl"
+    with Engine(core.base_url, core.api_key, out=out) as engine:
+        assert len(list(engine.submit(task()).records())) == 1
+    assert b"canary" not in out.read_bytes()
+    [row] = read_records(out)
+    assert row.masked

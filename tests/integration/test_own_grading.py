@@ -80,8 +80,8 @@ def test_values_that_json_has_no_word_for_make_the_same_row_in_a_worker(
     assert result.ret == 1
     assert "INTERNALERROR" not in text_of(result)
     [row] = project.records
-    assert (row["status"], row["reward"], row["notes"]) == ("completed", 0.5, ["so \ufffd"])
-    plain = ["/x", "1.50", [1, 2], 15, "2026-01-02", None, "\ufffd", "\ufffd", [1, "a"]]
+    assert (row["status"], row["reward"], row["notes"]) == ("completed", 0.5, ["so \\ud835"])
+    plain = ["/x", "1.50", [1, 2], 15, "2026-01-02", None, "\ufffd", "\\ud835", [1, "a"]]
     assert [reason["expected"] for reason in row["reasons"]] == plain
     assert [reason["answered"] for reason in row["reasons"]] == plain
 

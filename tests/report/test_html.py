@@ -145,7 +145,7 @@ def test_whatever_an_agent_wrote_changes_nothing_in_the_markup(tmp_path: Path, r
     shape = [(tag, sorted(attrs)) for tag, attrs, _ in made.elements.found if not {"data-first"} & attrs.keys()]
     plain = [(tag, sorted(attrs)) for tag, attrs, _ in report.elements.found if not {"data-first"} & attrs.keys()]
     assert shape == plain
-    kept = text.replace("\ud835", "\ufffd").replace("\udc00", "\ufffd")  # as the JSONL keeps them
+    kept = text.replace("\ud835", "\\ud835").replace("\udc00", "\\udc00")  # as the JSONL keeps them
     assert made.details[0]["items"][0]["content"][0]["text"] == kept
     assert made.index["tasks"] == [f"task {kept}"]
 

@@ -373,19 +373,14 @@ def _sparse(path: Path, size: int) -> None:
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
+        ([10] * 51, "files: 1 of 51 files are too many; a Session"),
+        ([5 * MIB + 1, 7], "files: f00 has 1 byte too many; a Session takes at most 50"),
         (
-            [10] * 51,
-            "files: 51 files of 510 bytes in all, the largest f00 (10 bytes), f01 (10 bytes), f02 (10 bytes); a",
+            [MIB, 5 * MIB, 4 * MIB, 2],
+            "files: together they have 2 bytes too many, the largest are f01 (5,242,880), f02 (4,194,304), "
+            "f00 (1,048,576); a Session",
         ),
-        (
-            [5 * MIB + 1, 7],
-            "files: 2 files of 5.0 MiB in all, the largest f00 (5.0 MiB), f01 (7 bytes); a Session takes at most 50",
-        ),
-        (
-            [MIB, 5 * MIB, 4 * MIB, 1],
-            "files: 4 files of 10.0 MiB in all, the largest f01 (5.0 MiB), f02 (4.0 MiB), f00 (1.0 MiB)",
-        ),
-        ([1024 * 1024 * MIB], "files: 1 file of 1048576.0 MiB in all, the largest f00 (1048576.0 MiB); a Session"),
+        ([20 * MIB], "files: f00 has 15,728,640 bytes too many; together they have 10,485,760 bytes too many"),
     ],
 )
 def test_too_many_or_too_large_files(folder: Path, sizes: list[int], message: str) -> None:
@@ -645,8 +640,8 @@ def test_a_task_made_in_code_is_put_into_shape() -> None:
             {"files": [InputFile.of("a/b/c", b""), InputFile.of("a", b"")]},
             "task 't': files: 'a' is a file, and the folder of",
         ),
-        ({"files": [InputFile.of(f"{n}", b"") for n in range(51)]}, "task 't': files: 51 files of 0 bytes in all"),
-        ({"files": [InputFile.of("a", bytes(5 * MIB + 1))]}, "task 't': files: 1 file of 5.0 MiB in all"),
+        ({"files": [InputFile.of(f"{n}", b"") for n in range(51)]}, "task 't': files: 1 of 51 files are too many"),
+        ({"files": [InputFile.of("a", bytes(5 * MIB + 1))]}, "task 't': files: a has 1 byte too many"),
         ({"tags": ["no tag"]}, "task 't': tags[0]: invalid tag 'no tag'"),
         ({"timeout": -1}, "task 't': timeout: expected a number above 0, got -1"),
         ({"timeout": float("inf")}, "task 't': timeout: expected a number above 0, got inf"),

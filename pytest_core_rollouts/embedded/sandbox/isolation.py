@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_core_rollouts.embedded.descriptors import open_standard_descriptors
+
 from .bubblewrap import Bubblewrap, SandboxUnavailable, find_bwraps, find_tool, remedy
 from .cgroups import CgroupParent, CgroupUnusable
 from .files import remove_tree
@@ -258,6 +260,7 @@ class Isolation:
 
 @contextlib.contextmanager
 def _file(data: bytes) -> Iterator[int]:
+    open_standard_descriptors()
     fd = os.memfd_create("options")
     try:
         os.write(fd, data)
