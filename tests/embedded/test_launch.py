@@ -316,7 +316,8 @@ def test_closed_standard_descriptors_stop_nothing(tmp_path: Path) -> None:
     (task / "solution").mkdir(parents=True)
     (task / "instruction.md").write_text("Write /workspace/outputs/answer.json with the key `x`.\n")
     (task / "expected.json").write_text('{"x": 1}')
-    (task / "solution/solve.sh").write_text("mkdir -p /workspace/outputs; echo '{\"x\": 1}' > /workspace/outputs/answer.json\n")
+    solution = "mkdir -p /workspace/outputs; echo '{\"x\": 1}' > /workspace/outputs/answer.json\n"
+    (task / "solution/solve.sh").write_text(solution)
     (task / "grader.py").write_text(
         "from pytest_core_rollouts import run_in_sandbox\n"
         "def grade(answer):\n"
