@@ -204,9 +204,17 @@ class SessionCreation:
                     message = f"the Core has not created a Session for {self.outage:.0f} s: {error}"
                     raise AttemptFailed(message, LocalFault.NO_SESSION_FOR_AN_HOUR.policy) from None
                 core_serves_others = self.limit.created_since(started) or await self._core_answers(error)
+                await self.stop.unless_stopped(asyncio.sleep(self._asked_pause(error)))
             else:
                 self.limit.session_created()
                 return session, round_started - started + self.client.waited_s - waited_before
+
+    def _asked_pause(self, error: AgentsAPIError) -> float:
+        """Return for how long the Core asked not to be asked again, up to the client's cap."""
+        fault = error.previous if isinstance(error, DeadlinePassed) and error.previous is not None else error
+        if not isinstance(fault, APIStatusError) or fault.retry_after is None:
+            return 0.0
+        return self.client.retry.pause(fault, 1)
 
     async def _core_answers(self, error: AgentsAPIError) -> bool:
         """Return whether the Core answers another request, so that `error` may be about this one."""

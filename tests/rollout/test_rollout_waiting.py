@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -24,6 +26,17 @@ def test_time_that_core_asks_to_wait_is_given_back() -> None:
     with FakeCore(script=lambda body: Script(turn_seconds=1.2, stream="silent", answer=RIGHT)) as core:
         core.fault = on("turns", Fault(status=429, headers={"Retry-After": "0.7"}), last=1)
         assert run(core, plan(timeout=1.0)).verdict == ("completed", 1.0)
+
+
+def test_a_core_that_asks_to_wait_is_not_asked_sooner() -> None:
+    """Neither by the next try of a call nor by the next round of calls."""
+    with FakeCore(script=lambda body: Script(answer=RIGHT)) as core:
+        core.fault = on("create", Fault(status=503, headers={"Retry-After": "0.8"}), last=3)
+        ran = run(core, plan(retries=0), retry=quick(patience=0.2), timeouts=replace(TIMEOUTS, outage=60.0))
+        assert ran.verdict == ("completed", 1.0)
+        asked = [request.at for request in core.requests if request.route == "create"]
+        assert len(asked) == 4
+        assert min(later - earlier for earlier, later in pairwise(asked)) >= 0.8
 
 
 def test_time_is_given_back_up_to_as_much_again() -> None:
