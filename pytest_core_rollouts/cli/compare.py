@@ -7,7 +7,7 @@ import argparse
 from pytest_core_rollouts.cli import CommandError
 from pytest_core_rollouts.cli.report import scores, write
 from pytest_core_rollouts.report.changes import changes
-from pytest_core_rollouts.results.comparison import Comparison, compare, counterpart
+from pytest_core_rollouts.results.comparison import Comparison, compare, compared_agents, counterpart
 from pytest_core_rollouts.results.summary import Summary
 
 
@@ -23,6 +23,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the comparison and return 0, whatever the difference: for an exit code use `report --gate`."""
     name, before = scores(arguments.a)
     compared = _within(name, before) if arguments.b is None else _between(name, before, *scores(arguments.b))
+    if not any(comparison.tasks for comparison, _, _ in compared):
+        raise CommandError(
+            "nothing can be compared: no unchanged task has a result on both sides; compare runs of the same tasks"
+        )
     write("\n".join(changes(*one) for one in compared))
     return 0
 
@@ -31,10 +35,9 @@ _Named = tuple[Comparison, str, str]
 
 
 def _within(name: str, summary: Summary) -> list[_Named]:
-    first, *others = summary.agents
-    if not others:
-        raise CommandError(f"{name}: has only one agent, {first.label}; add a second file to compare with")
-    return [(compare(first, other), first.label, other.label) for other in others]
+    if len(summary.agents) == 1:
+        raise CommandError(f"{name}: has only one agent, {summary.agents[0].label}; add a second file to compare with")
+    return compared_agents(summary)
 
 
 def _between(name: str, before: Summary, other: str, after: Summary) -> list[_Named]:

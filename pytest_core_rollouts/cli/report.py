@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_core_rollouts.cli import CommandError
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, slim
-from pytest_core_rollouts.records.rows import read_records, require_regular_file
+from pytest_core_rollouts.records.rows import read_records, require_agreement, require_regular_file
 from pytest_core_rollouts.report.changes import changes
 from pytest_core_rollouts.report.html import HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import markdown
@@ -102,16 +102,18 @@ def _gates(arguments: argparse.Namespace) -> list[Gate]:
 
 def read_rows(paths: Iterable[Path], run_id: str | None = None) -> list[RolloutRecord]:
     """Return the rows of all files, or of one run in them, without large fields. Raises CommandError."""
-    rows: list[RolloutRecord] = []
+    located: list[tuple[Path, RolloutRecord]] = []
     seen: set[Path] = set()
     for path in paths:
         if path.resolve() in seen:
             raise CommandError(f"{path} was given twice; remove one of them")
         seen.add(path.resolve())
         try:
-            rows += map(slim, read_records(path, items=False))
+            located += [(path, slim(record)) for record in read_records(path, items=False)]
+            require_agreement(located if len(seen) > 1 else ())
         except RecordsError as error:
             raise CommandError(str(error)) from None
+    rows = [record for _, record in located]
     known = sorted({row.run_id for row in rows})
     if run_id is not None:
         rows = [row for row in rows if row.run_id == run_id]

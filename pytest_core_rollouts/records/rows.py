@@ -36,7 +36,16 @@ from pytest_core_rollouts.records.record import (
     warn,
 )
 
-__all__ = ["EffectiveRow", "append", "check_writable", "effective_rows", "read_located", "read_records", "record_at"]
+__all__ = [
+    "EffectiveRow",
+    "append",
+    "check_writable",
+    "effective_rows",
+    "read_located",
+    "read_records",
+    "record_at",
+    "require_agreement",
+]
 
 # Writing
 
@@ -209,6 +218,23 @@ def _with_items(path: Path, record: RolloutRecord) -> RolloutRecord:
     if items is None:
         warn(f"{missing_text(path, str(record.items_file['file']))}; read without its trajectory")
     return dataclasses.replace(record, items=items, items_file=None)
+
+
+def require_agreement(rows: Iterable[tuple[Path, RolloutRecord]]) -> None:
+    """Raise RecordsError if two files have different rewards for the same work of one rollout.
+
+    Otherwise the figures would depend on the order of the files. Within a file the first graded row counts.
+    """
+    found: dict[tuple[str, str], tuple[Path, float]] = {}
+    for path, record in rows:
+        if record.reward is None:
+            continue
+        first, reward = found.setdefault((record.rollout_id, record.work), (path, record.reward))
+        if first != path and reward != record.reward:
+            raise RecordsError(
+                f"{first} and {path} contradict each other: rollout {record.rollout_id} has the rewards {reward:g} and "
+                f"{record.reward:g}; leave out one of the files"
+            )
 
 
 class EffectiveRow(NamedTuple):

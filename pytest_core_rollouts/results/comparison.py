@@ -245,5 +245,13 @@ def comparisons(judged: Summary, baseline: Baseline | None) -> list[tuple[Compar
             else (one, f"{one.before.label} in {name}", one.after.label)
             for one in baseline.comparisons(judged)
         ]
-    first, *others = judged.agents or (None,)
-    return [(compare(first, other), first.label, other.label) for other in others if first is not None]
+    return compared_agents(judged)
+
+
+def compared_agents(summary: Summary) -> list[tuple[Comparison, str, str]]:
+    """Compare the first agent with each of the others, and name them. Versions of one agent are in order of time."""
+    if not summary.agents:
+        return []
+    order = sorted(summary.agents, key=lambda agent: (agent.harness, agent.model, agent.name or "", agent.began))
+    first, *others = order
+    return [(compare(first, other), first.label, other.label) for other in others]

@@ -306,7 +306,7 @@ class Judgment:
     gate: str
     passed: bool | None
     text: str
-    by_agent: Mapping[str, Verdict] = field(default_factory=dict)
+    by_agent: Mapping[str, Verdict] = field(default_factory=dict, compare=False)
 
     def __str__(self) -> str:
         return f"gate {self.gate}: {_WORDS[self.passed]}: {self.text}"

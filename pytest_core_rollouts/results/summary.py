@@ -102,6 +102,7 @@ class AgentScore:
     model: str
     name: str | None  # of its agent file
     digest: str  # of the whole agent
+    began: str  # when its first rollout started, ISO 8601 in UTC; "" if no row says
     label: str  # unique in its summary
     planned: int
     planned_tasks: int
@@ -345,6 +346,7 @@ def _agent_score(label: str, rows: Sequence[RolloutRecord]) -> AgentScore:
         model=rows[0].model,
         name=rows[0].agent.get("name"),
         digest=str(rows[0].agent.get("digest") or ""),
+        began=min((row.started_at for row in rows if row.started_at is not None), default=""),
         label=label,
         planned=_planned(rows, "agent", sum(task.planned for task in tasks)),
         planned_tasks=_planned(rows, "tasks", len(tasks)),

