@@ -15,7 +15,7 @@ from pytest_core_rollouts.embedded.hidden import Places, find_places, hide, merg
 from pytest_core_rollouts.engine.caps import Caps
 from pytest_core_rollouts.engine.core_access import CoreAccess, CoreError, EmbeddedOptions, LazyClient, run_in_thread
 from pytest_core_rollouts.engine.parts import Defaults, Parts, make_parts
-from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, Pool, PoolStopped
+from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, Pool, PoolStopped, affordable
 from pytest_core_rollouts.engine.preflight import check_agent, model_key, why_skipped
 from pytest_core_rollouts.engine.replay import Replayer
 from pytest_core_rollouts.engine.runs import Run, RunEnded
@@ -177,7 +177,7 @@ class Engine:
         self._pool: Pool[_Job, LazyClient, Outcome | None] = Pool(
             lambda: LazyClient(lambda: parts.core.connect(lambda: self.limit.ever_created)),
             self._run_job,
-            concurrency=parts.concurrency,
+            concurrency=affordable(parts.concurrency),
             on_result=self._on_result,
             on_end=self._on_end,
             spent=store.caps.reached if parts.replay is None else lambda: None,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import resource
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, Protocol, TypeVar
@@ -20,6 +21,28 @@ CANCEL_SECONDS = 6.0
 """Seconds that a rollout in flight has after a stop to end its Turn, save its record and delete its Session."""
 CLOSE_SECONDS = 1.0
 """Seconds after that for rollouts that did not end in time, and for connections to close."""
+
+
+DESCRIPTORS_EACH = 4
+"""Descriptors that a rollout in flight has at most: its connections, and a file while it is written."""
+DESCRIPTORS_BESIDE = 128
+"""Descriptors that the rest of the process needs: pytest, xdist, graders, plugins."""
+
+
+def affordable(concurrency: int) -> int:
+    """Return how many of these rollouts this process has descriptors for, at least 1.
+
+    Raises the process's soft limit if that helps, as servers do; many systems start with a low one.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = DESCRIPTORS_BESIDE + DESCRIPTORS_EACH * concurrency
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return concurrency
+    limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    with contextlib.suppress(OSError, ValueError):  # some systems have a lower bound of their own
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        soft = limit
+    return max(1, min(concurrency, (soft - DESCRIPTORS_BESIDE) // DESCRIPTORS_EACH))
 
 
 class Closeable(Protocol):

@@ -22,7 +22,7 @@ from pytest_core_rollouts.engine.caps import Caps
 from pytest_core_rollouts.engine.core_access import CoreAccess, CoreError, CoreUnreachable, EmbeddedOptions
 from pytest_core_rollouts.engine.engine import Engine
 from pytest_core_rollouts.engine.parts import Parts
-from pytest_core_rollouts.engine.pool import CANCEL_SECONDS
+from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, affordable
 from pytest_core_rollouts.engine.resume import Plan, Resumed, Verdict, resume_command
 from pytest_core_rollouts.engine.store import RowStore
 from pytest_core_rollouts.options.settings import Settings
@@ -35,6 +35,7 @@ from pytest_core_rollouts.running.display import Display, State
 from pytest_core_rollouts.running.project_grading import ProjectGrading
 from pytest_core_rollouts.tasks.matrix import Agent, Chosen, MatrixError, Rollout, make_id, new_run_id
 from pytest_core_rollouts.tasks.task import Task
+from pytest_core_rollouts.text import counted
 
 TICK = 0.2
 """Seconds between two looks at Ctrl-C while waiting for a rollout."""
@@ -202,6 +203,11 @@ class SessionRun(ResultSource):
             return
         self.baseline = gates.load_and_check(self)
         self.preflight_lines = list(gates.preflight_lines(self, task_of))
+        if self.needs_core and (fewer := affordable(self.concurrency)) < self.concurrency:
+            self.preflight_lines.append(
+                f"in flight: at most {counted(fewer, 'rollout')} instead of {self.concurrency}, because this process "
+                "can't have enough open files; raise the hard limit (ulimit -Hn)"
+            )
         if self.resumed is not None:
             verdicts = {rollout_id: self._predict(*one, task_of) for rollout_id, one in self.selected.items()}
             self.resume_plan = Plan(self.selected, verdicts)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 
@@ -297,3 +300,17 @@ def test_many(project: Project, core: FakeCore) -> None:
     assert outcomes(result) == {"passed": 150, "failed": 50}
     assert len({row["rollout_id"] for row in project.records}) == 200
     assert not core.problems
+
+
+@pytest.mark.parametrize(("limits", "fewer"), [("-Sn 150", False), ("-Sn 150; ulimit -Hn 150", True)])
+def test_few_open_files_cost_no_rollout(project: Project, core: FakeCore, limits: str, fewer: bool) -> None:
+    """The soft limit is raised; under a low hard one fewer rollouts are in flight, and a line says so."""
+    project.task("a")
+    core.script = lambda body: Script(turn_seconds=0.3, answer=RIGHT)
+    options = "tasks --samples 100 --rollout-concurrency 100"
+    command = f"ulimit {limits}; exec {shlex.quote(sys.executable)} -m pytest {options}"
+    done = subprocess.run(["bash", "-c", command], cwd=project.path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(project.records) == 100
+    line = "in flight: at most 5 rollouts instead of 100, because this process can't have enough open files; "
+    assert (line in done.stdout) == fewer
