@@ -48,7 +48,6 @@ print(sorted(path.name for path in isolation.sessions.iterdir()))
 isolation.close()
 print(isolation.folder.exists())
 """
-HIDDEN = "pytest_core_rollouts/embedded/hidden.py"
 
 
 def test_an_ordinary_user_can_make_sandboxes() -> None:
@@ -64,7 +63,9 @@ def test_an_ordinary_user_can_make_sandboxes() -> None:
             Path(pytest_core_rollouts.__file__).parent / "embedded" / "sandbox",
             package / "pytest_core_rollouts" / "embedded" / "sandbox",
         )
-        shutil.copy(Path(pytest_core_rollouts.__file__).parent / "embedded" / "hidden.py", package / HIDDEN)
+        for module in ("hidden.py", "descriptors.py"):
+            source = Path(pytest_core_rollouts.__file__).parent / "embedded" / module
+            shutil.copy(source, package / "pytest_core_rollouts" / "embedded" / module)
         for folder in (package, *package.rglob("*")):
             folder.chmod(0o755)
         done = subprocess.run(

@@ -41,10 +41,12 @@ def pool() -> Iterator[GraderPool]:
 @pytest.fixture
 def grade(pool: GraderPool, tmp_path: Path) -> Any:
     tasks: dict[str, Task] = {}
+    lock = threading.Lock()
 
     def grade(source: str, answer: Answer | None = None, rollout: object = None) -> Grade:
-        task = tasks.get(source) or task_with(tmp_path / str(len(tasks)), source)
-        tasks[source] = task
+        with lock:  # tests grade in several threads
+            task = tasks.get(source) or task_with(tmp_path / str(len(tasks)), source)
+            tasks[source] = task
         assert task.grader is not None
         return pool.grade(task.grader, task, Answer(value={"x": 1}) if answer is None else answer, rollout)
 
