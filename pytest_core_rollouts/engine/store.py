@@ -12,7 +12,7 @@ from pytest_core_rollouts.engine.caps import Caps
 from pytest_core_rollouts.engine.resume import Resumed
 from pytest_core_rollouts.records.kept_files import keep_files, keep_items
 from pytest_core_rollouts.records.masking import Masker, hide_reasons
-from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, tokens_of
 from pytest_core_rollouts.records.rows import append, check_writable, effective_rows, read_located
 from pytest_core_rollouts.tasks.matrix import Rollout
 from pytest_core_rollouts.tasks.task_settings import RUN_KEYS
@@ -112,7 +112,7 @@ class RowStore:
             self.mark_failed(str(error))
             raise
         if ran and record.session_id is not None:
-            self.caps.spend(record.tokens)
+            self.caps.spend(tokens_of(record.usage))  # earlier attempts are counted when they end
 
     def save_files(self, rollout: Rollout, attempt: int, artifacts: Mapping[str, bytes]) -> Sequence[Mapping[str, Any]]:
         """Save the files that an agent produced, and return the row's `outputs`.

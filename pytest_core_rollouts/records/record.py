@@ -284,6 +284,16 @@ class RolloutRecord:
         ),
     )
 
+    spent: int | None = field(
+        default=None,
+        metadata=_column(
+            "input and output tokens of all attempts, with those that failed because of the infrastructure; null means "
+            "unknown",
+            (*_COUNT, *_OR_NONE),
+            "nothing",
+        ),
+    )
+
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
             raise ValueError(f"unknown status {self.status!r}; expected {', '.join(STATUSES)}")
@@ -315,8 +325,8 @@ class RolloutRecord:
 
     @property
     def tokens(self) -> int | None:
-        """The sum of input and output tokens; None if the usage does not say."""
-        return tokens_of(self.usage)
+        """Input and output tokens of all attempts; of the last one in rows that lack `spent`. None: unknown."""
+        return self.spent if self.spent is not None else tokens_of(self.usage)
 
     @property
     def xfail(self) -> bool:

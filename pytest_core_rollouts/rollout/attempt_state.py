@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_core_rollouts import __version__
 from pytest_core_rollouts.grading.answers import Answer, Grade
-from pytest_core_rollouts.records.record import RolloutRecord, Status
+from pytest_core_rollouts.records.record import RolloutRecord, Status, tokens_of
 from pytest_core_rollouts.tasks.matrix import Rollout
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ class AttemptState:
     rollout: Rollout
     attempt: int
     notes: list[str] = field(default_factory=list)
+    spent_before: int | None = 0
+    """Tokens of the earlier attempts; None if one's usage is unknown."""
     session_id: str | None = None
     turn: Turn | None = None
     items: list[dict[str, Any]] | None = None
@@ -71,6 +73,12 @@ class AttemptState:
         return timings
 
     @property
+    def spent(self) -> int | None:
+        """Tokens of this attempt and of earlier ones. None if the usage of one is unknown."""
+        own = 0 if self.turn is None else tokens_of(self.turn.get("usage"))
+        return None if own is None or self.spent_before is None else self.spent_before + own
+
+    @property
     def duration_s(self) -> float | None:
         """Seconds from the start to the Turn's end, or to now. None without a Session."""
         if self.session_id is None:
@@ -106,6 +114,7 @@ class AttemptState:
             outputs=outputs,
             notes=notes,
             request_ids=dict(request_ids),
+            spent=self.spent,
         )
 
 

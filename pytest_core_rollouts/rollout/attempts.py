@@ -133,8 +133,9 @@ class RolloutRunner:
         number, last = rollout.attempt, rollout.attempt + rollout.retries
         pause: float | None = None
         taken_keys_left = rollout.retries + 1  # an earlier process may have made as many attempts at this rollout
+        spent: int | None = 0
         while True:
-            attempt = _Attempt(self, client, stop, AttemptState(rollout, number, list(notes)), pause=pause)
+            attempt = _Attempt(self, client, stop, AttemptState(rollout, number, list(notes), spent), pause=pause)
             attempt.may_retry, attempt.may_skip_taken_key = number < last, taken_keys_left > 0
             outcome = await attempt.run()
             warnings += attempt.warnings
@@ -143,6 +144,7 @@ class RolloutRunner:
             notes.append(f"attempt {number}: {attempt.ending.error}")
             if attempt.state.turn is not None:
                 self.on_retry(tokens_of(attempt.state.turn.get("usage")))
+            spent = attempt.state.spent
             pause = attempt.ending.pause
             if attempt.ending.key_taken:
                 last, taken_keys_left = last + 1, taken_keys_left - 1

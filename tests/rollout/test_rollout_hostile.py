@@ -124,6 +124,18 @@ def test_a_usage_that_is_none_is_unknown(usage: Any) -> None:
         assert RolloutRecord.from_line(ran.record.to_line()).tokens is None
 
 
+def test_tokens_of_a_spoiled_attempt_are_spent_too() -> None:
+    """`usage` stays that of the Turn that counts; the sum is what a cap counts and a table shows."""
+    usage = {"input_tokens": 20, "output_tokens": 10, "total_tokens": 30}
+    broke = Script(turn_status="failed", error={"code": "server_error", "message": "m"}, usage=usage)
+    counted: list[int | None] = []
+    with FakeCore(script=lambda body: Script(answer=RIGHT, usage=usage) if core.sessions else broke) as core:
+        ran = run(core, plan(retries=1), on_retry=counted.append)
+        assert ran.verdict == ("completed", 1.0)
+        assert (ran.record.usage, ran.record.spent, ran.record.tokens) == (usage, 60, 60)
+        assert counted == [30]
+
+
 def test_a_turns_error_that_is_no_object_is_one_without_a_code() -> None:
     turn = {"id": "t", "status": "failed", "error": "it broke", "usage": None}
     with FakeCore(script=lambda body: Script()) as core:
