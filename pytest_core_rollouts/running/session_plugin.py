@@ -47,6 +47,7 @@ def begin(config: pytest.Config) -> None:
                 "--dist: can't be combined with --rollout-concurrency, which assigns rollouts to workers itself; "
                 "remove --dist"
             )
+        run.require_core()  # before the workers start
         config.pluginmanager.register(Controller(run, signals), "core-rollouts-controller")
 
 

@@ -247,6 +247,14 @@ class SessionRun(ResultSource):
             raise pytest.UsageError(str(error)) from None
         self.ready = True
 
+    def require_core(self) -> None:
+        """Raise pytest.UsageError if no Core is configured and the run will need one, whatever is collected."""
+        if self.settings.replay is None and self.settings.resume is None:
+            try:
+                self.core.require()
+            except CoreError as error:
+                raise pytest.UsageError(str(error)) from None
+
     @property
     def needs_core(self) -> bool:
         """Whether there is anything to run whose result isn't known already."""

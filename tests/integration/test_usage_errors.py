@@ -173,3 +173,11 @@ def test_a_run_that_never_began_names_no_file_and_no_way_to_go_on(project: Proje
     assert "not run: " in text_of(result)
     assert "to finish" not in text_of(result)
     assert not [line for line in result.outlines if line.endswith(".jsonl") and "results in" not in line]
+
+
+def test_a_missing_core_is_an_error_before_workers_start(project: Project) -> None:
+    """Eight workers took most of a minute to start."""
+    project.task("a")
+    result = project.run_apart("tasks", "-n", "2", "-v", env={"OPENAI_BASE_URL": "", "OPENAI_API_KEY": ""})
+    assert usage_error(result).startswith("no Core configured; set OPENAI_BASE_URL and OPENAI_API_KEY")
+    assert "worker" not in text_of(result)
