@@ -65,6 +65,7 @@ class Soundness:
             yield from self._leaked_answers()
             yield from self._grading()
         yield from self._zero_tolerances()
+        yield from self._empty_objects()
         yield from self._environment()
         if self.task.solution_file is None and self.task.path is not None:
             yield self._finding("no-solution", "there is no solution/solve.sh, so nothing shows that it can be solved")
@@ -165,6 +166,11 @@ class Soundness:
         try:
             if task.expected is not None and not (self.own and task.outputs is not None):
                 reward = self._reward(Answer(value=task.expected))
+                if self.own and (again := self._reward(Answer(value=task.expected))) != reward:
+                    rewards = f"{reward_text(reward)}, then {reward_text(again)}"
+                    problem = f"the expected answer earns {rewards}; a grader must give one answer one reward"
+                    yield self._finding("grader-unstable", problem, self._graded_by)
+                    return
                 if reward < 1:
                     problem = f"the expected answer itself earns {reward_text(reward)}"
                     yield self._finding("expected-fails", problem, self._graded_by)
@@ -220,6 +226,14 @@ class Soundness:
             problem = f"{_some(places)}: of 0.0 every relative tolerance is 0; give it an absolute one"
             yield self._finding("zero-tolerance", problem, "expected.json", find=f'"{zeros[0][-1]}"')
 
+    def _empty_objects(self) -> Iterator[Finding]:
+        if self.own:
+            return
+        empty = list(_empty_in(self.task.expected))
+        if empty:
+            problem = f"{_some([render_path(path) for path in empty])}: an empty object, which every object matches"
+            yield self._finding("constrains-nothing", problem, "expected.json", find=f'"{empty[0][-1]}"')
+
     def _is_relative_alone(self, path: tuple[Any, ...]) -> bool:
         tolerance = self.task.tolerance
         for depth in range(1, len(path) + 1):
@@ -271,6 +285,15 @@ def _values(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
             yield from _values(child, (*path, index))
     elif path:
         yield path, value
+
+
+def _empty_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every path within of an object without keys."""
+    if isinstance(value, Mapping) and not value and path:
+        yield path
+    children = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for step, child in children:
+        yield from _empty_in(child, (*path, step))
 
 
 def _changes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], bool]]:

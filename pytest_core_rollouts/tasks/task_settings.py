@@ -120,6 +120,8 @@ FINDINGS: Final = {
     "expected-fails": "the expected answer itself does not earn 1",
     "wrong-answer-passes": "an answer that is wrong earns 1",
     "grader-fails": "the grader raises, takes too long, or gives no reward",
+    "grader-unstable": "the grader gives one answer two rewards",
+    "constrains-nothing": "an expected empty object, which every object matches",
     "zero-tolerance": "an expected 0.0 with a relative tolerance: 0 is the only match",
     "env-unlisted": "a variable of this machine that is neither listed in rollout_task_env nor secret",
     "no-solution": "there is no solution/solve.sh, so nothing shows that the task can be solved",
@@ -132,7 +134,15 @@ FINDINGS: Final = {
 """Codes and what they mean."""
 
 WARNINGS: Final = frozenset(
-    ("nested-key-not-named", "zero-tolerance", "env-unlisted", "no-solution", "warning", "silence-unused")
+    (
+        "nested-key-not-named",
+        "constrains-nothing",
+        "zero-tolerance",
+        "env-unlisted",
+        "no-solution",
+        "warning",
+        "silence-unused",
+    )
 )
 """Codes that are worth a look and no reason to fail."""
 

@@ -119,6 +119,16 @@ def test_a_sound_task_has_no_findings(folder: Path) -> None:
             "grader-fails",
             "the grader raised TypeError: 'NoneType' object is not subscriptable",
         ),
+        (
+            lambda folder: write(folder, "grader.py", "N = []\ndef grade():\n    N.append(1)\n    return len(N) % 2\n"),
+            "grader-unstable",
+            "the expected answer earns 1, then 0; a grader must give one answer one reward",
+        ),
+        (
+            lambda folder: write(folder, "expected.json", '{"total": 48213, "best": "west", "mean": {}}'),
+            "constrains-nothing",
+            "mean: an empty object, which every object matches",
+        ),
     ],
 )
 def test_each_finding(folder: Path, change: Callable[[Path], object], code: str, message: str) -> None:
