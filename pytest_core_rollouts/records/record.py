@@ -283,7 +283,6 @@ class RolloutRecord:
             "nothing",
         ),
     )
-
     spent: int | None = field(
         default=None,
         metadata=_column(

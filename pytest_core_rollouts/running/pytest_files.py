@@ -20,11 +20,14 @@ def add_verdicts_to_junit(path: Path, judgments: Iterable[Judgment]) -> None:
     """Add a test case for each gate and agent to the XML that pytest wrote; one that did not pass is a failure.
 
     Rollouts that a gate judges are no failures of their own, so that without these every dashboard would be green.
-    Raises OSError if the file can't be read or written.
+    Raises OSError if the file can't be read or written, ValueError if it is not what pytest writes.
     """
-    tree = ElementTree.parse(path)
-    suite = tree.find(".//testsuite")
-    assert suite is not None, "pytest writes one suite"
+    try:
+        tree = ElementTree.parse(path)
+    except ElementTree.ParseError as error:
+        raise ValueError(f"not XML: {error}") from None
+    if (suite := tree.find(".//testsuite")) is None:
+        raise ValueError("no <testsuite> in it")
     for judgment in judgments:
         for agent, verdict in judgment.by_agent.items():
             name = judgment.gate if len(judgment.by_agent) == 1 else f"{judgment.gate} [{agent}]"

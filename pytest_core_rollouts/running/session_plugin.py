@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -280,9 +281,9 @@ class SessionPlugin:
         judgments = ended.judged.judgments
         if judgments and (xml := config.getoption("xmlpath", None)):
             try:
-                pytest_files.add_verdicts_to_junit(Path(xml), judgments)
-            except OSError as error:
-                ended.problems.append(f"--junitxml: {xml}: {error.strerror or error}")
+                pytest_files.add_verdicts_to_junit(Path(os.path.expandvars(xml)).expanduser(), judgments)
+            except (OSError, ValueError) as error:
+                ended.problems.append(f"--junitxml: {xml}: the verdicts can't be added: {error}")
         if not ended.judged.passed and (cache := getattr(config, "cache", None)) is not None:
             pytest_files.remember_unsolved(cache, sorted(self._unsolved))
 
