@@ -43,6 +43,10 @@ south,4
 """The files of a new task. The first three are to be edited; a finished task contains nothing of their text."""
 
 
+NOT_COLLECTED = frozenset(("build", "CVS", "_darcs", "dist", "node_modules", "venv"))
+"""Folders that pytest's ini key norecursedirs leaves out by default."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="path of its folder below the tasks folder, such as sums or sql/joins")
     parser.add_argument("--tasks", metavar="FOLDER", type=Path, default=Path("tasks"), help="default: tasks")
@@ -54,6 +58,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(
             f"invalid id {arguments.id!r}; use letters, digits, '_', '.' and '-', with '/' between folders"
         )
+    for name in arguments.id.split("/"):
+        if name in NOT_COLLECTED or name.endswith(".egg"):
+            raise CommandError(
+                f"invalid id {arguments.id!r}: pytest leaves out folders called {name!r}; choose another"
+            )
     folder = arguments.tasks / arguments.id
     try:
         folder.mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import warnings
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from pytest_core_rollouts.options.settings import Settings, settings_key
 from pytest_core_rollouts.rollout.attempts import Outcome
 from pytest_core_rollouts.tasks.files import TaskError
 from pytest_core_rollouts.tasks.folders import (
+    is_task,
     is_task_folder,
     leads_back,
     root_of,
@@ -76,7 +78,22 @@ def ignore(path: Path, config: pytest.Config) -> bool | None:
     if path.is_symlink() and path.is_dir() and leads_back(path, config.stash[settings_key].roots):
         warn(f"{path} is left out: it is a link to {path.resolve()}, which is collected there")
         return True
+    if (pattern := _norecurse_pattern(path, config)) is not None and _holds_tasks(path):
+        warn(f"{path} is left out: the ini key norecursedirs has {pattern}; rename the folder")
     return None
+
+
+def _norecurse_pattern(path: Path, config: pytest.Config) -> str | None:
+    """Return the pattern for which pytest leaves out a folder within a tasks root; None if it doesn't."""
+    roots = config.stash[settings_key].roots
+    if path in roots or root_of(path, roots) is None:
+        return None
+    patterns: list[str] = config.getini("norecursedirs")
+    return next((one for one in patterns if fnmatch.fnmatch(path.name, one)), None)
+
+
+def _holds_tasks(folder: Path) -> bool:
+    return folder.is_dir() and any(is_task(found.parent) for found in folder.rglob("instruction.md"))
 
 
 def directory(path: Path, parent: pytest.Collector) -> TaskDirectory | RefusedFolder | None:

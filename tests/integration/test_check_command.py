@@ -177,7 +177,7 @@ def test_a_scaffold_passes_after_three_edits(project: Project, core: FakeCore) -
     assert (after.returncode, after.stdout) == (0, ""), after.stdout
 
 
-@pytest.mark.parametrize("name", ["../out", "/abs", "a b", "", "a//b", ".hidden"])
+@pytest.mark.parametrize("name", ["../out", "/abs", "a b", "", "a//b", ".hidden", "sql/build", "x.egg"])
 def test_a_scaffold_needs_a_plain_id(project: Project, name: str) -> None:
     done = call(project.path, "new-task", name)
     assert done.returncode != 0

@@ -190,3 +190,16 @@ def test_tasks_outside_of_the_root_directory_keep_ids_of_their_own(project: Proj
     assert outcomes(result) == {"passed": 2}, text_of(result)
     rows = [json.loads(line) for line in (project.path / "rows.jsonl").read_text().splitlines()]
     assert sorted(row["task"] for row in rows) == ["../tasks/a", "../tasks/b"]
+
+
+def test_a_task_in_a_folder_that_pytest_leaves_out_is_named(project: Project) -> None:
+    """By its ini key norecursedirs; a task is not silently absent from a run, or from a check."""
+    project.task("a")
+    project.task("build")
+    project.task("dist/b")
+    project.write("tasks/venv/lib/x.py", "")
+    result = project.run("tasks")
+    assert outcomes(result) == {"passed": 1, "warnings": 2}
+    for folder in ("build", "dist"):
+        assert f"{folder} is left out: the ini key norecursedirs has {folder}; rename the folder" in text_of(result)
+    assert "venv" not in text_of(result)
