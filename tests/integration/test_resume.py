@@ -261,7 +261,7 @@ def test_a_grader_that_was_broken_and_fixed_has_the_kept_files(project: Project,
     """A row never forgets its kept files: not while its grader is broken, and not in a replay of a replay."""
     project.task("a", yaml="outputs: ['*.txt']\n")
     right = "def grade(artifacts):\n    return float(artifacts.get('a.txt') == b'right')\n"
-    core.script = lambda body: Script(answer=RIGHT, artifacts={"a.txt": b"right"})
+    core.script = lambda body: Script(answer=RIGHT, artifacts={"/workspace/outputs/a.txt": b"right"})
     project.write("tasks/a/grader.py", right)
     assert outcomes(project.run("tasks")) == {"passed": 1}
     for source, outcome in (("def grade():\n    return broken\n", "errors"), (right, "passed")):
@@ -343,8 +343,9 @@ def test_what_cannot_be_resumed_is_a_usage_error(two_tasks: Project, core: FakeC
     foreign = (two_tasks.path / "r.jsonl").read_text().replace('"run_id":"', '"run_id":"../../')
     two_tasks.write("foreign.jsonl", foreign)
     assert "foreign.jsonl: invalid run id '../../" in refused("--rollout-resume", "foreign.jsonl")
-    assert "leave this out" in refused("--rollout-resume", "r.jsonl", "--rollout-out", "other.jsonl")
-    assert "a replay runs nothing" in refused("--rollout-resume", "r.jsonl", "--rollout-replay", "r.jsonl")
+    assert "remove this option" in refused("--rollout-resume", "r.jsonl", "--rollout-out", "other.jsonl")
+    both = ("--rollout-resume", "r.jsonl", "--rollout-replay", "r.jsonl")
+    assert "can't be combined with --rollout-replay" in refused(*both)
     assert outcomes(two_tasks.run("tasks/a", "--rollout-resume", "r.jsonl", "--rollout-out", "r.jsonl"))["passed"] == 1
     two_tasks.ini("rollout_out = other.jsonl")
     assert two_tasks.run("tasks/a", "--rollout-resume", "r.jsonl").ret == 0, "the command line overrides the ini file"
