@@ -355,6 +355,7 @@ class _Attempt:
             cancel_timeout=timeouts.cancel,
             created_at=None if self.adopted is None else self.adopted["created_at"],
         )
+        self._set_deadline(2 * limit + timeouts.unanswered)  # however long the Session took
         usual = self.client.retry
         self.client.retry = replace(usual, patience=max(usual.patience, 2 * limit))  # the deadline ends an outage
         try:

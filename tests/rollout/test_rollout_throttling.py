@@ -172,7 +172,7 @@ def test_an_outage_costs_no_rollout_its_result() -> None:
         core.fault = lambda request: Fault(status=503) if time.monotonic() < back else None
         back = time.monotonic() + 1.5
         with rollouts(core, 4) as (pool, keeper):
-            pool.submit(plan(sample=sample, retries=0, timeout=0.9) for sample in range(12))
+            pool.submit(plan(sample=sample, retries=0, timeout=1.4) for sample in range(12))
             assert len(finished(pool, 12)) == 12
         assert {(record.status, record.reward) for record in keeper.records} == {("completed", 1.0)}
         assert len(core.sessions) == 12
@@ -180,7 +180,7 @@ def test_an_outage_costs_no_rollout_its_result() -> None:
         assert len(waited) == 4, "those that were in flight"
         assert all(note.startswith(("waited 1 s for the Core", "waited 2 s for the Core")) for note in waited)
         assert all("HTTP 503" in note for note in waited)
-        assert all((record.duration_s or 9) < 0.9 for record in keeper.records), "the agent had its time"
+        assert all((record.duration_s or 9) < 1.4 for record in keeper.records), "the outage is not the agent's time"
 
 
 def test_a_core_that_restarts_costs_no_rollout_its_result() -> None:
