@@ -56,14 +56,22 @@ def python_sources() -> Iterator[tuple[str, str]]:
 SOURCES = dict(python_sources())
 
 
-@pytest.mark.parametrize("where", SOURCES)
-def test_docs_and_examples_import_only_public_names(where: str) -> None:
-    for node in ast.walk(ast.parse(SOURCES[where])):
+def test_docs_and_examples_import_only_public_names() -> None:
+    assert SOURCES
+    private = {where: private_imports(source) for where, source in SOURCES.items()}
+    assert {where: names for where, names in private.items() if names} == {}
+
+
+def private_imports(source: str) -> list[str]:
+    """What `source` imports from the package, except for its public names."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            assert not [name.name for name in node.names if name.name.startswith(f"{PACKAGE}.")], where
+            found += [name.name for name in node.names if name.name.startswith(f"{PACKAGE}.")]
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE:
-            assert node.module == PACKAGE, f"{where}: imports from {node.module}"
-            assert {name.name for name in node.names} <= set(pytest_core_rollouts.__all__), where
+            public = pytest_core_rollouts.__all__ if node.module == PACKAGE else []
+            found += [f"{node.module}.{name.name}" for name in node.names if name.name not in public]
+    return found
 
 
 def test_docs_name_no_import_path_below_the_package() -> None:
@@ -72,14 +80,19 @@ def test_docs_name_no_import_path_below_the_package() -> None:
             assert re.findall(r"from `?pytest_core_rollouts\.\w+", page.read_text(encoding="utf-8")) == [], page
 
 
-@pytest.mark.parametrize("name", pytest_core_rollouts.__all__)
-def test_public_name_has_a_docstring(name: str) -> None:
+def test_public_names_have_docstrings() -> None:
+    faults = {name: docstring_faults(name) for name in pytest_core_rollouts.__all__}
+    assert {name: found for name, found in faults.items() if found} == {}
+
+
+def docstring_faults(name: str) -> list[str]:
     value = getattr(pytest_core_rollouts, name)
     text = inspect.getdoc(value) or ""
-    assert text.split("\n", 1)[0].endswith((".", ":")), "the first line is a sentence"
+    faults = [] if text.split("\n", 1)[0].endswith((".", ":")) else ["its first line is not a sentence"]
     if inspect.isclass(value):
-        assert text != inspect.getdoc(value.__base__), "its own, not an inherited one"
-        assert not text.startswith(f"{name}("), "written by a person, not by dataclasses"
+        faults += ["it is inherited"] if text == inspect.getdoc(value.__base__) else []
+        faults += ["dataclasses wrote it"] if text.startswith(f"{name}(") else []
+    return faults
 
 
 RAISING = {
