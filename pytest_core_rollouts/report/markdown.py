@@ -319,7 +319,7 @@ def _groups(summary: Summary) -> str:
     """Return how many groups could teach something, per agent if there are several."""
     lines = [_group_line(agent, _whose(agent, summary)) for agent in summary.agents]
     return "".join(lines) + (
-        "\nA group is the samples of one task by one agent. Methods that learn from groups (GRPO and its kin) compare\n"
+        "\nA group is the samples of one task by one agent. Methods that learn from groups (such as GRPO) compare\n"
         "a reward with its group's mean: where all rewards are the same, nothing is learned.\n"
     )
 

@@ -161,7 +161,7 @@ class Task:
 
     @property
     def solution(self) -> bytes | None:
-        """The content of `solution/solve.sh`, UTF-8; None if there is none. Raises TaskError if it changed since."""
+        """The content of `solution/solve.sh`, UTF-8; None without one. Raises TaskError if it changed since."""
         return None if self.solution_file is None else self.solution_file.read()
 
     def contents(self) -> dict[str, bytes]:
@@ -402,7 +402,7 @@ def load_tasks(root: Path | str) -> list[Task]:
     A task's id is its path below `root`: `orders-json`, `sql/joins`. A folder that is a task itself is the only one,
     with its name as id. Other files and folders are ignored.
 
-    Raises TaskError for a faulty or unfinished task, and if there is none.
+    Raises TaskError for a faulty or unfinished task, and for a folder without tasks.
     """
     folder = Path(os.path.normpath(Path(root).absolute()))
     if not folder.is_dir():

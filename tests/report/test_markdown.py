@@ -64,7 +64,7 @@ def test_the_report_of_a_run_with_faults() -> None:
         - groups of claude_sdk: 2 of 2 complete; 1 with a signal (rewards differ), 1 all 1
         - groups of codex: 0 of 2 complete; 1 all 1, 1 without a reward
 
-        A group is the samples of one task by one agent. Methods that learn from groups (GRPO and its kin) compare
+        A group is the samples of one task by one agent. Methods that learn from groups (such as GRPO) compare
         a reward with its group's mean: where all rewards are the same, nothing is learned.
         """  # noqa: E501
     )
