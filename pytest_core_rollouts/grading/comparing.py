@@ -207,9 +207,12 @@ class _Comparison:
                 yield from self.differences(value, self._value_of(key, answered), (*path, key), mode)
         elif isinstance(expected, list) and isinstance(answered, list):
             for index, (value, other) in enumerate(zip_longest(expected, answered, fillvalue=_ABSENT)):
-                yield from self.differences(value, other, (*path, index), mode)
+                if value is _ABSENT:  # no rule at this place makes up for the element that is too many
+                    yield Difference((*path, index), NOTHING, other)
+                else:
+                    yield from self.differences(value, other, (*path, index), mode)
         elif not self._match(expected, answered, mode):
-            yield Difference(path, NOTHING if expected is _ABSENT else expected, _shown(answered))
+            yield Difference(path, expected, _shown(answered))
 
     def _value_of(self, key: str, answered: dict[str, Any]) -> Any:
         """The value of an answered object by an expected key: literally, else in NFC; `_ABSENT` for none."""
@@ -270,6 +273,8 @@ class _Comparison:
 
     def _counted_off(self, expected: list[Any], answered: list[Any], mode: _Mode) -> dict[int, int]:
         """The most pairs of matching single values, by index. Alike ones are counted, near numbers are sorted."""
+        if mode.integers_exact and any(type(element) is int for element in expected):
+            answered = [_without_zero_fraction(value) for value in answered]
         places: dict[Any, list[int]] = defaultdict(list)
         for index in range(len(answered) - 1, -1, -1):
             if (token := self._token(answered[index], mode)) is not None:
@@ -310,6 +315,9 @@ def _pair_near_numbers(expected: list[Any], answered: list[Any], pairs: dict[int
     taken = set(pairs.values())
     left = [index for index, value in enumerate(expected) if _is_finite_number(value) and index not in pairs]
     right = [index for index, value in enumerate(answered) if _is_finite_number(value) and index not in taken]
+    if mode.integers_exact and any(type(expected[index]) is int for index in left):
+        # A whole number that is left over matches no integer, and would end the search of those below it.
+        right = [index for index in right if type(answered[index]) is not int]
     left.sort(key=expected.__getitem__, reverse=True)
     right.sort(key=answered.__getitem__, reverse=True)
     while left and right:
@@ -318,6 +326,10 @@ def _pair_near_numbers(expected: list[Any], answered: list[Any], pairs: dict[int
             pairs[left.pop()] = right.pop()
         else:
             (right if other < value else left).pop()
+
+
+def _without_zero_fraction(value: Any) -> Any:
+    return int(value) if type(value) is float and value.is_integer() else value
 
 
 def _is_finite_number(value: Any) -> bool:

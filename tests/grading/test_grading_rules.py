@@ -140,6 +140,26 @@ def test_tolerances_that_overlap_do_not_spoil_a_pairing() -> None:
         assert graded({"v": [10.0, 11.0]}, rules, {"v": answer}).reward == 1
 
 
+@pytest.mark.parametrize("whole", [11.0, 11])
+def test_a_whole_number_that_matches_no_integer_does_not_spoil_a_pairing(whole: float) -> None:
+    """10 goes with 11.5 and 11 with 11.0 only, however that is written."""
+    expected, rules = {"v": [10, 11]}, rules_by_path({"v": [10, 11]}, {"v": UNORDERED})
+    for answer in itertools.permutations([whole, 11.5]):
+        assert grade_answer(expected, Answer(value={"v": list(answer)}), Tolerance(absolute=2), rules).reward == 1
+    wrong = grade_answer(expected, Answer(value={"v": [12.0, 11.5]}), Tolerance(absolute=2), rules)
+    assert wrong.reasons == (Reason("v[1]", 11, 12.0),)
+
+
+def test_an_element_too_many_is_wrong_whatever_rule_is_at_its_place() -> None:
+    expected = {"v": [9, 2]}
+    rules = {"v": KeyRule(one_of=([1],)), "v[1]": KeyRule(one_of=(3,))}
+    rewards = [graded(expected, rules, {"v": value}).reward for value in ([9, 2], [9, 3], [1], [1, 3], [9, 2, 3])]
+    assert rewards == [1, 1, 1, 0, 0]
+    assert graded({"v": [1]}, {"v[0]": KeyRule(one_of=(2,))}, {"v": [1, 2]}).reasons == (
+        Reason("v[1]", "(nothing)", 2),
+    )
+
+
 def test_what_is_left_over_is_named() -> None:
     grade = graded({"v": ["a", "b", "c"]}, {"v": UNORDERED}, {"v": ["c", "x", "a", "y"]})
     assert grade.reasons == (Reason("v[1]", "b", "x"), Reason("v[3]", "(nothing)", "y"))
