@@ -29,6 +29,8 @@ MASKED = "not graded again: a known secret was masked in the answer or in a kept
 INPUT_CHANGED = "graded again: the task's instruction, files or environment are not what the agent was given"
 SHORT = 4096
 """Characters of an answer that is kept from the first reading to the grading."""
+_PROBLEM = re.compile(r"no answer\.json|the answer is |/workspace/outputs/answer\.json")
+"""How notes begin that say why there is no answer to grade."""
 _OF_GRADING = re.compile(r"the answer is |expected a JSON object, got |[\d,]+ values differ; the first ")
 """How notes begin that grading writes."""
 
@@ -164,16 +166,18 @@ class Replayer:
         """The row with its old grade, where what was graded is no longer known."""
         try:
             files = read_kept_files(self.replay.path, source.outputs)
-        except RecordsError as failure:
-            return replace(record, status="error", reward=None, error=str(failure), reasons=())
-        outputs = self.keep_files(rollout, source.attempt, files) if files else ()
+        except RecordsError:  # missing or changed, but no grader is going to see them
+            files = {}
+        outputs = self.keep_files(rollout, source.attempt, files) if files else source.outputs
         return replace(record, outputs=outputs, notes=[*(note for note in record.notes if note != MASKED), MASKED])
 
     async def _graded(self, record: RolloutRecord, source: RolloutRecord, rollout: Rollout) -> RolloutRecord:
         notes = [note for note in record.notes if not _OF_GRADING.match(note)]
-        outputs: Sequence[Mapping[str, Any]] = ()
+        outputs: Sequence[Mapping[str, Any]] = source.outputs  # a row names its files, so that none is forgotten
         try:
             answer = _answer(source, read_kept_files(self.replay.path, source.outputs))
+            if answer.problem and answer.problem not in notes:
+                notes.append(answer.problem)
             if answer.artifacts:
                 outputs = self.keep_files(rollout, source.attempt, answer.artifacts)
             grade = await self._grade(answer, rollout)
@@ -182,7 +186,8 @@ class Replayer:
             record = replace(record, status=policy.status, reward=policy.reward, error=str(failure))
             return replace(record, reasons=(), notes=notes, outputs=outputs)
         except RecordsError as failure:
-            return replace(record, status="error", reward=None, error=str(failure), reasons=(), notes=notes)
+            record = replace(record, status="error", reward=None, error=str(failure))
+            return replace(record, reasons=(), notes=notes, outputs=outputs)
         if grade.note and grade.note not in notes:
             notes.append(grade.note)
         return replace(
@@ -208,16 +213,16 @@ def _is_short(answer: Answer) -> bool:
 
 def _has_answer(source: RolloutRecord) -> bool:
     """Whether the agent came to its end: a completed Turn, or one whose answer could not be graded."""
-    kept = source.answer is not None or source.answer_text is not None or bool(source.outputs)
-    return source.answered or (source.reward is None and kept)
+    kept = any(one is not None for one in (source.answer, source.answer_json, source.answer_text))
+    return source.answered or (source.reward is None and (kept or bool(source.outputs)))
 
 
 def _answer(source: RolloutRecord, artifacts: Mapping[str, bytes]) -> Answer:
     """What was answered, as far as the row tells."""
-    if source.answer is not None:
+    if source.answer is not None or source.answer_json is not None:
         return Answer(value=source.answer, artifacts=artifacts)
-    problems = [note for note in source.notes if note != INPUT_CHANGED and not note.startswith("attempt ")]
-    problem = problems[-1] if problems else NO_ANSWER
+    notes = [note for note in source.notes if note != INPUT_CHANGED and not note.startswith("attempt ")]
+    problem = next((note for note in notes if _PROBLEM.match(note)), notes[-1] if notes else NO_ANSWER)
     text = source.answer_text
     # Its end may be cut off, or bytes that are not UTF-8 may have been replaced.
     if text is None or "\ufffd" in text or len(text.encode()) > TEXT_LIMIT - 4:

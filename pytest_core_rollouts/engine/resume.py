@@ -23,6 +23,8 @@ from pytest_core_rollouts.records.record import RecordsError, RecordsWarning, Ro
 from pytest_core_rollouts.records.rows import read_located, record_at
 from pytest_core_rollouts.tasks.matrix import RUN_ID, Chosen, Rollout, name_rollouts, slug
 
+MASKED = "an answer can't be graded again, because a known secret was masked in it or in a kept file; it is run again"
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -39,7 +41,7 @@ class Verdict:
     attempt: int = 1
     why: str | None = None
     lacking: str | None = None
-    """What to say where the row's answer can't be graded again, since files that the agent left are missing."""
+    """What to say where the row's answer can't be graded again: files that the agent left are missing, or masked."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,10 @@ class Resumed:
                 return Verdict("reuse", offset, counts=record.work == rows[-1][1].work)
         lacking = None
         for offset, record in reversed(same):
-            if record.graded or record.answered:
-                missing = missing_file(self.path, record.outputs)
+            if record.masked and record.answered and not record.graded:
+                lacking = MASKED
+            elif record.graded or record.answered:
+                missing = None if record.masked else missing_file(self.path, record.outputs)  # it keeps its reward
                 if missing is None:
                     return Verdict("grade", offset)
                 lacking = missing_text(self.path, missing)

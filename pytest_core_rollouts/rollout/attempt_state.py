@@ -94,14 +94,16 @@ class AttemptState:
         outputs: Sequence[Mapping[str, Any]] = (),
     ) -> RolloutRecord:
         """Return the attempt's record. `request_ids`: see `Client`; `outputs`: the files that were kept."""
-        grade = self.grade
-        notes = [*self.notes, *((grade.note,) if grade is not None and grade.note else ())]
+        grade, answer = self.grade, self.answer
+        found = (answer.problem, None if grade is None else grade.note)
+        notes = [*self.notes, *dict.fromkeys(note for note in found if note)]
+        is_null = self.fetched is not None and answer.value is None and answer.problem is None
         return RolloutRecord(
             **_identity(self.rollout, self.attempt),
             session_id=self.session_id,
             status=status,
             reward=reward,
-            answer=self.answer.value,
+            answer=answer.value,
             duration_s=self.duration_s,
             usage=None if self.turn is None else self.turn.get("usage"),
             items=self.items,
@@ -110,7 +112,8 @@ class AttemptState:
             timings=self.timings,
             settings=_settings(self.rollout),
             reasons=_reasons(grade),
-            answer_text=self.answer.text,
+            answer_text=answer.text,
+            answer_json="null" if is_null else None,
             outputs=outputs,
             notes=notes,
             request_ids=dict(request_ids),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.engine.resume import Resumed, Verdict, changes, resume_command
+from pytest_core_rollouts.engine.resume import MASKED, Resumed, Verdict, changes, resume_command
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
 from pytest_core_rollouts.records.rows import append
@@ -99,6 +99,14 @@ def test_files_that_a_grader_wants_must_still_be_there(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/plot.png").touch()
     assert verdict(tmp_path, kept) == Verdict("grade", 0)
+
+
+def test_a_masked_answer_keeps_its_reward_or_runs_again(tmp_path: Path) -> None:
+    regraded = plan(dataclasses.replace(TASK, expected={"n": 2}))
+    gone = [{"file": "kept/plot.png", "path": "plot.png", "size": 3, "sha256": "e", "masked": True}]
+    assert verdict(tmp_path, row(1.0, masked=True, outputs=gone), today=regraded) == Verdict("grade", 0)
+    ungraded = dataclasses.replace(UNGRADED, masked=True)
+    assert verdict(tmp_path, ungraded) == Verdict("run", attempt=2, lacking=MASKED)
 
 
 # ---- rows of other work

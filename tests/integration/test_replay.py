@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -239,6 +240,37 @@ def test_a_replay_of_unchanged_tasks_changes_no_reward(project: Project) -> None
         assert [replayed[one.sample].answer for one in rows] == [one.answer for one in rows]
         assert [one.sample for one in replayed.values() if one.masked] == [len(REPLAYED)]
     assert replayed[len(REPLAYED)].notes.count(MASKED) == 1
+
+
+GRADER = """def grade(answer, artifacts):
+    return 1.0 if answer.value is None and not answer.problem else float(artifacts == {"a.txt": b"right"})
+"""
+
+
+@pytest.mark.usefixtures("no_core")
+def test_a_row_never_forgets_its_kept_files(project: Project) -> None:
+    """A missing file is an error in a replay and in a replay of that, until it is back; never a 0."""
+    folder = project.task("a", yaml="outputs: ['*.txt']\n")
+    (folder / "grader.py").write_text(GRADER)
+    sha256 = hashlib.sha256(b"right").hexdigest()
+    kept = {"path": "a.txt", "size": 5, "sha256": sha256, "file": f".{OLD}.files/{OLD}.a/a1/0001"}
+    rows = [
+        row("a", 0, 1.0, {"x": 1}, outputs=[kept]),
+        row("a", 1, 0.5, {"x": "[masked]"}, outputs=[kept], masked=True),
+        row("a", 2, 1.0, None, answer_json="null", timings={"fetch": 0.1}),
+        row("a", 3, 0.0, None, notes=["no answer.json: the agent left no files in /workspace/outputs"]),
+    ]
+    path = old(project, *rows, name=f"runs/{OLD}.jsonl")
+    for missing in (True, True, False):
+        if not missing:
+            project.write(f"runs/{kept['file']}", b"right")
+        before = set(project.results)
+        project.run("--rollout-replay", str(path), "--rollout-gate", "none")
+        [path] = set(project.results) - before  # two runs of one second are in no order by name
+        replayed = {record.sample: record for record in read_records(path)}
+        assert [replayed[n].reward for n in range(4)] == [None if missing else 1.0, 0.5, 1.0, 0.0]
+        assert ("missing, but rows of" in str(replayed[0].error)) == missing
+        assert [len(replayed[n].outputs) for n in range(4)] == [1, 1, 0, 0]
 
 
 @pytest.mark.usefixtures("no_core")

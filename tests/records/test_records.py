@@ -105,6 +105,22 @@ def test_cycles_depth_and_huge_integers_are_written_too() -> None:
     assert RolloutRecord.from_line(line).usage == {"n": hex(10**5000)}
 
 
+@pytest.mark.parametrize("answer", [1e300, 10**300, -(2**53), None, True, "x", [], {"x": 1e300}])
+def test_an_answer_of_any_shape_is_read_as_it_was(answer: Any) -> None:
+    """A row that can't be read would take those of all other rollouts with it."""
+    row = RolloutRecord.from_line(record(answer=answer, answer_json="null" if answer is None else None).to_line())
+    assert repr(row.answer) == repr(answer)
+    assert row.answer_json == ("null" if answer is None else None)
+
+
+def test_a_secret_in_an_answer_with_a_lone_surrogate_is_masked_and_the_row_can_be_read() -> None:
+    secret, key = 'x", "y": "zz', "p\u00e4ssword1"
+    answers = [{"a": "x", "y": "zz\ud835"}, {"a": f"{key}\ud835"}, {"\\ud835": key, "\ud835": 1}]
+    rows = [RolloutRecord.from_line(record(answer=one).to_line(Masker([secret, key]))) for one in answers]
+    assert [row.answer for row in rows] == [answers[0], {"a": "[masked]\ud835"}, {"\\ud835": "[masked]", "\ud835": 1}]
+    assert [row.masked for row in rows] == [False, True, True]
+
+
 def test_a_reward_is_rounded_where_a_row_is_made_or_read() -> None:
     line = record(reward=0.5).to_line()
     assert record(reward=0.1 + 0.2).reward == 0.3
