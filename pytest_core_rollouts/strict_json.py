@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import math
 import re
@@ -58,6 +59,35 @@ def parse_json(data: bytes) -> Any:
     except json.JSONDecodeError as error:
         problem = error.msg if text.strip() else "the file is empty"
         raise InvalidJSON(f"{problem} (line {error.lineno}, column {error.colno})") from None
+
+
+def with_position(error: InvalidJSON, data: bytes) -> str:
+    """Return the text of an error of `parse_json` with the line and column of its cause, for files that people write.
+
+    The parser reports a cause at once, so it is where the shortest beginning ends that has the same error.
+    """
+    if " (line " in error.problem:
+        return str(error)
+    try:
+        text = data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as broken:
+        start, text = broken.start, data.decode("latin-1")
+    else:
+        end = bisect.bisect_left(range(len(text)), True, key=lambda end: _problem(text[:end]) == error.problem)
+        start = min(end - 1, len(text[:end].rstrip("+-.0123456789EINaefinty")))
+        if error.problem.startswith("duplicate key "):  # reported where its object ends
+            key = text[:end].rfind(error.problem.removeprefix("duplicate key "))
+            start = key if key >= 0 else start
+    line, column = text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
+    return f"{error} (line {line}, column {column})"
+
+
+def _problem(text: str) -> str | None:
+    try:
+        parse_json(text.encode())
+    except InvalidJSON as error:
+        return error.problem
+    return None
 
 
 def _is_deeper_than(limit: int, text: str) -> bool:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_core_rollouts.agents_api.address import require_secure_url
+from pytest_core_rollouts.agents_api.address import normalize_base_url, require_secure_url
 from pytest_core_rollouts.embedded.hidden import Places
+from pytest_core_rollouts.rollout.attempt_state import EMBEDDED
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Client
@@ -64,6 +65,16 @@ class CoreAccess:
     def is_ours(self) -> bool:
         """Whether we started the Core, so that a solution may be sent to it."""
         return self.embedded is not None
+
+    @property
+    def name(self) -> str | None:
+        """What rows call the Core; None without one."""
+        if self.is_ours or self.base_url is None:
+            return EMBEDDED if self.is_ours else None
+        try:
+            return normalize_base_url(self.base_url)
+        except ValueError:  # reported by `require`, if a Core is needed
+            return None
 
     def reserve(self) -> None:
         """Fix the embedded Core's address and key without starting it, so that other processes can be told."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shlex
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -42,6 +43,8 @@ class Verdict:
     why: str | None = None
     lacking: str | None = None
     """What to say where the row's answer can't be graded again: files that the agent left are missing, or masked."""
+    core: str | None = None
+    """Where the row that is reused or graded anew was made."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,8 @@ class Resumed:
         same = [(offset, record) for offset, record, what in changed if not what]
         for offset, record in same:
             if record.graded and not _graded_otherwise(record, rollout, marked=marked):
-                return Verdict("reuse", offset, counts=record.work == rows[-1][1].work)
+                counts = record.work == rows[-1][1].work
+                return Verdict("reuse", offset, counts=counts, core=record.settings.get("core"))
         lacking = None
         for offset, record in reversed(same):
             if record.masked and record.answered and not record.graded:
@@ -122,7 +126,7 @@ class Resumed:
             elif record.graded or record.answered:
                 missing = None if record.masked else missing_file(self.path, record.outputs)  # it keeps its reward
                 if missing is None:
-                    return Verdict("grade", offset)
+                    return Verdict("grade", offset, core=record.settings.get("core"))
                 lacking = missing_text(self.path, missing)
         attempt = max((record.attempt + (record.session_id is not None) for _, record in rows), default=1)
         lost = [", ".join(what) or "kept files" for _, record, what in changed if record.graded]
@@ -171,6 +175,8 @@ class Plan:
 
     selected: Mapping[str, Chosen]
     verdicts: Mapping[str, Verdict]
+    core: str | None = None
+    """The Core of this session; None if it has none."""
 
     @property
     def to_run(self) -> int:
@@ -185,6 +191,10 @@ class Plan:
             + (f"{graded} graded anew, " if graded else "")
             + f"{self.to_run} to run"
         )
+        if others := Counter(one.core for one in self.verdicts.values() if one.core not in (None, self.core)):
+            cores = ", ".join(sorted(map(str, others)))
+            if self.core is not None:
+                yield f"resume: {others.total()} of them ran on another Core ({cores}), which counts as the same work"
         yield from sorted({f"resume: {verdict.lacking}" for verdict in self.verdicts.values() if verdict.lacking})
         whys = sorted({verdict.why for verdict in self.verdicts.values() if verdict.why})
         for why in whys:

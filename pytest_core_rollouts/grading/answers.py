@@ -119,9 +119,9 @@ def round_reward(reward: float) -> float:
 
 def is_number(value: Any) -> bool:
     """Whether a value is one number, of Python or of another library such as NumPy. A text or an array is not."""
-    return isinstance(value, numbers.Real) or (
-        hasattr(type(value), "__float__") and not hasattr(type(value), "__len__")
-    )
+    if isinstance(value, numbers.Complex):
+        return isinstance(value, numbers.Real)
+    return hasattr(type(value), "__float__") and not hasattr(type(value), "__len__")
 
 
 def read_answer(data: bytes) -> Answer:

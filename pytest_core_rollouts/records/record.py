@@ -209,7 +209,8 @@ class RolloutRecord:
         default_factory=dict,
         metadata=_column(
             "what the rollout ran with: timeout, network, protocol, base URL, tolerance, versions; never a key. "
-            "`pass_threshold`: the smallest reward that passes, if it is not 1; `xfail`: it was expected to fail, and "
+            "`core`: the Core's URL, or `embedded`; `pass_threshold`: the smallest reward that passes, if it is not 1; "
+            "`xfail`: it was expected to fail, and "
             "no gate counts it; `failed_turns`: `zero` if a Turn that failed for an unnamed reason counts as reward "
             "0; `replay_of`: the file, run and rollout whose answer was graded again",
             _OBJECT,
@@ -321,7 +322,8 @@ class RolloutRecord:
     def solved(self) -> bool:
         """Whether the reward passes: 1, or the task's own `pass_threshold`."""
         threshold = self.settings.get("pass_threshold", 1)
-        return self.reward is not None and self.reward >= (threshold if isinstance(threshold, (int, float)) else 1)
+        least = round_reward(threshold) if isinstance(threshold, (int, float)) else 1
+        return self.reward is not None and self.reward >= least
 
     @property
     def tokens(self) -> int | None:

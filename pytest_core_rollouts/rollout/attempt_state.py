@@ -16,6 +16,9 @@ from pytest_core_rollouts.tasks.matrix import Rollout
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Turn
 
+EMBEDDED = "embedded"
+"""What a row calls a Core that its run started."""
+
 
 @dataclass
 class AttemptState:
@@ -26,6 +29,8 @@ class AttemptState:
     notes: list[str] = field(default_factory=list)
     spent_before: int | None = 0
     """Tokens of the earlier attempts; None if one's usage is unknown."""
+    core: str | None = None
+    """The Core's URL, or EMBEDDED."""
     session_id: str | None = None
     turn: Turn | None = None
     items: list[dict[str, Any]] | None = None
@@ -110,7 +115,7 @@ class AttemptState:
             error=error,
             started_at=self.started_at.isoformat(timespec="milliseconds"),
             timings=self.timings,
-            settings=_settings(self.rollout),
+            settings={**_settings(self.rollout), **({} if self.core is None else {"core": self.core})},
             reasons=_reasons(grade),
             answer_text=answer.text,
             answer_json="null" if is_null else None,

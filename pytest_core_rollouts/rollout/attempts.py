@@ -23,7 +23,7 @@ from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
 from pytest_core_rollouts.records.record import INTERRUPTED, RolloutRecord, Status, tokens_of
 from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
-from pytest_core_rollouts.rollout.attempt_state import AttemptState
+from pytest_core_rollouts.rollout.attempt_state import EMBEDDED, AttemptState
 from pytest_core_rollouts.rollout.fetching import fetch_answer, fetch_items, fetch_outputs
 from pytest_core_rollouts.rollout.session_creation import SessionCreation, adopted_age, session_body, wait_for_slot
 from pytest_core_rollouts.rollout.session_deletion import delete_session
@@ -135,7 +135,9 @@ class RolloutRunner:
         taken_keys_left = rollout.retries + 1  # an earlier process may have made as many attempts at this rollout
         spent: int | None = 0
         while True:
-            attempt = _Attempt(self, client, stop, AttemptState(rollout, number, list(notes), spent), pause=pause)
+            core = EMBEDDED if self.core_is_ours else client.base_url
+            state = AttemptState(rollout, number, list(notes), spent, core=core)
+            attempt = _Attempt(self, client, stop, state, pause=pause)
             attempt.may_retry, attempt.may_skip_taken_key = number < last, taken_keys_left > 0
             outcome = await attempt.run()
             warnings += attempt.warnings

@@ -210,7 +210,7 @@ class SessionRun(ResultSource):
             )
         if self.resumed is not None:
             verdicts = {rollout_id: self._predict(*one, task_of) for rollout_id, one in self.selected.items()}
-            self.resume_plan = Plan(self.selected, verdicts)
+            self.resume_plan = Plan(self.selected, verdicts, self.core.name)
             self.preflight_lines += self.resume_plan.lines()
             self.preflight_lines += [self.resumed.truncated_tail] if self.resumed.truncated_tail else []
         self._prepare_engine(tasks, places)

@@ -30,7 +30,7 @@ from typing import Any, Final
 from pytest_core_rollouts.grading.answers import ANSWER_LIMIT, Answer, Grade, check_expected, grade_answer
 from pytest_core_rollouts.grading.comparing import DEFAULT_TOLERANCE, KeyRule, Tolerance
 from pytest_core_rollouts.grading.rules import rules_by_path
-from pytest_core_rollouts.strict_json import InvalidJSON, parse_json
+from pytest_core_rollouts.strict_json import InvalidJSON, parse_json, with_position
 from pytest_core_rollouts.tasks.files import (
     FILE_LIMIT,
     LINE_ENDINGS,
@@ -360,10 +360,12 @@ _BOM: Final = b"\xef\xbb\xbf"
 def _read_expected(path: Path) -> dict[str, Any] | None:
     if not exists(path):
         return None
+    content = read_file(path, ANSWER_LIMIT)
     try:
-        return _expected(parse_json(read_file(path, ANSWER_LIMIT)))
+        return _expected(parse_json(content))
     except InvalidJSON as error:
-        raise TaskError(f"{path}: {error}; fix it, the same rules apply to answers") from None
+        what = with_position(error, content)
+        raise TaskError(f"{path}: {what}; fix it, the same rules apply to answers") from None
     except Invalid as invalid:
         raise TaskError(f"{path}: {invalid}") from None
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_core_rollouts.grading.answers import check_expected
+from pytest_core_rollouts.grading.answers import check_expected, round_reward
 from pytest_core_rollouts.grading.comparing import KeyRule, Tolerance
 from pytest_core_rollouts.grading.rules import BadRule, rules_by_path
 from pytest_core_rollouts.tasks.strict_yaml import (
@@ -232,7 +232,7 @@ def _patterns(value: Any) -> tuple[str, ...]:
 def _pass_threshold(value: Any) -> float:
     if (number := positive(value)) > 1:
         raise Invalid(f"expected a reward above 0 and at most 1, got {value!r}")
-    return number
+    return round_reward(number) or number  # as rewards are, so that 1/3 passes 0.3333333333333333
 
 
 def _xfail(value: Any) -> Xfail:

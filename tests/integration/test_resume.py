@@ -71,6 +71,22 @@ def test_what_has_a_result_is_kept_and_the_rest_is_run(
     assert re.search(r"\b8\b", "\n".join(result.outlines[-12:]))
 
 
+def test_rows_of_another_core_are_reused_and_counted_in_a_line(
+    two_tasks: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_tasks.run("tasks")
+    assert {row["settings"]["core"] for row in two_tasks.records} == {core.base_url}
+    assert "another Core" not in text_of(resume(two_tasks, "--samples", "2"))
+    with FakeCore(script=lambda body: Script(answer=RIGHT)) as other:
+        monkeypatch.setenv("OPENAI_BASE_URL", other.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", other.api_key)
+        result = resume(two_tasks, "--samples", "3")
+    assert outcomes(result) == {"passed": 6}
+    line = f"resume: 4 of them ran on another Core ({core.base_url}), which counts as the same work"
+    assert line in text_of(result)
+    assert (len(core.sessions), len(other.sessions)) == (4, 2)
+
+
 def test_a_finished_run_needs_no_core_and_no_key(
     two_tasks: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

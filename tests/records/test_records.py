@@ -21,6 +21,7 @@ import pytest
 from pytest_core_rollouts.records.masking import MASK, Masker
 from pytest_core_rollouts.records.record import SCHEMA, RecordsError, RecordsWarning, RolloutRecord, count_planned, slim
 from pytest_core_rollouts.records.rows import EffectiveRow, append, check_writable, effective_rows, read_records
+from pytest_core_rollouts.tasks.task import Task
 
 
 def record(**fields: Any) -> RolloutRecord:
@@ -128,6 +129,14 @@ def test_a_reward_is_rounded_where_a_row_is_made_or_read() -> None:
     assert RolloutRecord.from_line(line.replace(b'"reward":0.5', b'"reward":1.0000000000000002')).solved
     with pytest.raises(RecordsError, match="expected a reward from 0 to 1"):
         RolloutRecord.from_line(line.replace(b'"reward":0.5', b'"reward":1.000001'))
+
+
+def test_a_reward_passes_the_threshold_that_it_equals_before_both_are_rounded() -> None:
+    for number in (1 / 3, 2 / 3, 0.1 + 0.2, 0.7):
+        assert record(reward=number, settings={"pass_threshold": number}).solved
+        task = Task(id="a", instruction="x", expected={"x": 1}, pass_threshold=number)
+        assert record(reward=number).reward == task.pass_threshold
+        assert not record(reward=number - 1e-9, settings={"pass_threshold": number}).solved
 
 
 def test_scalars_of_numpy_are_numbers() -> None:

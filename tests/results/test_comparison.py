@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_core_rollouts.grading.answers import Grade
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
 from pytest_core_rollouts.records.rows import append
 from pytest_core_rollouts.report.changes import changes, detectable_changes
@@ -25,6 +27,7 @@ from pytest_core_rollouts.results.comparison import (
 )
 from pytest_core_rollouts.results.significance import LeastDrop
 from pytest_core_rollouts.results.summary import AgentScore, summarize
+from pytest_core_rollouts.training.groups import advantages
 from tests.support.rows import run
 
 YES, NO = (1.0,) * 4, (0.0,) * 4
@@ -55,6 +58,22 @@ def test_task_by_task() -> None:
     assert found.difference == Fraction(-1, 4)
     assert not found.dropped
     assert [one.task for one in found.lost] == ["a"]
+
+
+def test_equal_credit_added_up_in_any_order_is_no_signal_and_no_drop() -> None:
+    """Weights of one answer, in the order in which a grader found them."""
+    shuffled, weights = random.Random(0), [0.1, 0.2, 0.3, 0.15, 0.05]
+
+    def sums() -> dict[str, list[float]]:
+        return {str(task): [sum(shuffled.sample(weights, 5)) for _ in range(4)] for task in range(100)}
+
+    before, after = sums(), sums()
+    assert len({credit for credits in before.values() for credit in credits}) > 1, "floats depend on the order"
+    for credits in before.values():
+        assert advantages([Grade(credit).reward for credit in credits]) == [0.0] * 4
+    found = compared(before, after)
+    assert (found.difference, found.dropped, found.means) == (Fraction(0), False, (Fraction(8, 10), Fraction(8, 10)))
+    assert Grade(sum([0.1] * 10)).reward == Grade(0.7 + 0.2 + 0.1000000000000002).reward == 1
 
 
 def test_the_sign_flip_of_three_tasks_by_hand() -> None:

@@ -213,6 +213,25 @@ def test_a_faulty_expected_answer(folder: Path, content: bytes, problem: str) ->
     assert error_of(folder).startswith(f"expected.json: {problem}")
 
 
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ('{\n  "é": 1,\n  "x": NaN\n}', "NaN is not a JSON number (line 3, column 8)"),
+        ('{"a": [1, -Infinity]}', "-Infinity is not a JSON number (line 1, column 11)"),
+        ('{\r\n "é": 1e999, "b": 1}', "1e999 (line 2, column 7)"),
+        (f'{{"a": {"9" * 1001}\n}}', "(at most 1,000 are read) (line 1, column 7)"),
+        ('\ufeff{\n  "x": 1,\n  "y": {"z": 2},\n  "x": 3\n}', 'duplicate key "x" (line 4, column 3)'),
+        ('{"x": 1, "\\u0078": 1}', 'duplicate key "x" (line 1, column 2)'),
+        ('{"x":\n' + "[" * 100 + "]" * 100 + "}", "levels deep (line 2, column 100)"),
+        ('{\n"x": 1,}', "(line 2, column 8)"),
+        ('{\n"x": "\udcff"}', "byte 8 is not UTF-8 (line 2, column 7)"),
+    ],
+)
+def test_a_fault_of_an_expected_answer_has_its_line_and_column(folder: Path, content: str, place: str) -> None:
+    put(folder, {"expected.json": content.encode("utf-8", "surrogateescape")})
+    assert f"{place}; fix it" in error_of(folder)
+
+
 def test_an_expected_answer_may_have_a_byte_order_mark_and_line_endings_of_windows(folder: Path) -> None:
     put(folder, {"expected.json": b'\xef\xbb\xbf{\r\n"s": "a\\r\\n"\r\n}'})
     assert load_task(folder, "count").expected == {"s": "a\r\n"}
