@@ -123,6 +123,7 @@ def test_a_sigint_inherited_as_ignored(project: Project, slow_core: FakeCore) ->
 
 @pytest.mark.parametrize("way", [pytest.param(ALONE, id="alone"), pytest.param(SHARDED, id="sharded")])
 def test_a_second_one_ends_at_once(project: Project, way: tuple[str, ...]) -> None:
+    """It does not wait for the orderly end, whose last step names each Session that it could not delete."""
     project.task("a", yaml="samples: 20")
     with FakeCore(script=lambda body: Script(never_ends=True, ignore_cancel=True)) as core:
         env = {"OPENAI_BASE_URL": core.base_url}
@@ -136,6 +137,8 @@ def test_a_second_one_ends_at_once(project: Project, way: tuple[str, ...]) -> No
             assert ended.code == 2
             run_id = project_run_id(ended)
             assert f"python -m pytest_core_rollouts reap {run_id}" in ended.text
+            assert "ended at once" in ended.text
+            assert "left behind: Session" not in ended.text, ended.text
             until(lambda: not any(map(alive, workers)), "workers gone")
 
 
