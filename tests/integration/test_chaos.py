@@ -25,12 +25,19 @@ IMPATIENT = """
 import functools
 from pytest_core_rollouts.rollout import turn_watch
 from pytest_core_rollouts.engine import core_access, engine
-from pytest_core_rollouts.agents_api import Client, RetryPolicy
+from pytest_core_rollouts.agents_api import RetryPolicy
 from pytest_core_rollouts.rollout.attempts import Timeouts
 
 PAUSES = {"first_pause": 0.05, "longest_pause": 0.5}
 POLICY = RetryPolicy(patience=20, read_timeout=1.5, try_timeout=3, stream_silence=3, **PAUSES)
-core_access.CoreAccess.connect = lambda self: Client(self.base_url, self.api_key, retry=POLICY)
+CONNECT = core_access.CoreAccess.connect
+
+def connect(*args, **kwargs):
+    client = CONNECT(*args, **kwargs)
+    client.retry = POLICY
+    return client
+
+core_access.CoreAccess.connect = connect
 engine.RolloutRunner = functools.partial(engine.RolloutRunner, timeouts=Timeouts(cancel=2, delete=3, unanswered=3))
 engine.AdaptiveLimit = functools.partial(engine.AdaptiveLimit, first_pause=0.3, longest_pause=1.0)
 turn_watch.UNPROVEN_PAUSE = 0.5
