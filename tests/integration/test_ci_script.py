@@ -28,7 +28,8 @@ try() {  # NAME COMMAND...: keeps what it says in NAME.txt, and tells its exit c
 try main        pytest tasks/a tasks/b --samples 2 --rollout-gate 'pass@2>=0.5' --rollout-out main.jsonl
 try low         pytest tasks/a tasks/b --samples 2 --rollout-gate 'pass@2>=0.6'
 try each        pytest tasks/a tasks/b
-try no-worse    pytest tasks/a tasks/b --samples 2 --rollout-gate baseline --rollout-baseline main.jsonl
+try no-worse    pytest tasks/a tasks/b --samples 2 --rollout-gate baseline --rollout-baseline main.jsonl \
+                    --rollout-out no-worse.jsonl
 try lost        pytest tasks/a tasks/b --rollout-gate 'lost<=0' --rollout-baseline main.jsonl \
                     --rollout-label worse=yes
 try undecided   pytest tasks/shy --samples 2 --rollout-gate 'mean>=0.8' --rollout-retries 0 \
@@ -45,7 +46,8 @@ try unit-test   pytest tasks/a tests --rollout-gate 'mean>=0'
 try report      python -m pytest_core_rollouts report main.jsonl --gate 'pass@2>=0.5'
 try report-low  python -m pytest_core_rollouts report main.jsonl --gate 'pass@2>=0.6'
 try report-none python -m pytest_core_rollouts report main.jsonl --gate 'pass@2>0.6'
-try compare     python -m pytest_core_rollouts compare main.jsonl 'a file.jsonl'
+try compare     python -m pytest_core_rollouts compare main.jsonl no-worse.jsonl
+try no-common   python -m pytest_core_rollouts compare main.jsonl 'a file.jsonl'
 """
 CODES = {
     "main": 0,
@@ -66,6 +68,7 @@ CODES = {
     "report-low": 1,
     "report-none": 4,
     "compare": 0,
+    "no-common": 4,
 }
 VERDICTS = {
     "main": "gate pass@2>=0.5: passed: 0.500 >= 0.5",  # a always solved, b never
@@ -106,6 +109,6 @@ def test_a_job_that_goes_by_exit_codes(project: Project, core: FakeCore) -> None
     said = {name: (project.path / f"{name}.txt").read_text() for name in CODES}
     for name, verdict in VERDICTS.items():
         assert verdict in said[name].splitlines()
-    for name in ("no-gate", "few-samples", "report-none"):
+    for name in ("no-gate", "few-samples", "report-none", "no-common"):
         assert sum(line.startswith("ERROR: ") for line in said[name].splitlines()) == 1, said[name]
     assert "Traceback" not in "".join(said.values())

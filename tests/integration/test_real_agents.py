@@ -177,4 +177,4 @@ def test_a_key_is_needed_before_anything_runs(bundled: Project, monkeypatch: pyt
     monkeypatch.delenv("MODEL_API_KEY")
     options = ["--model", "m", "--model-base-url", "http://127.0.0.1:9/v1", "tasks", "--core", "embedded"]
     said = usage_error(bundled.run_apart("--harness", "codex", *options))
-    assert said == "a model base URL needs its key: set the environment variable MODEL_API_KEY"
+    assert said == "harness codex: a model base URL needs its key; set the environment variable MODEL_API_KEY"
