@@ -98,13 +98,19 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     return task_sources.keep_from_import(module_path, parent)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, object, object]:
     if not activation.rollouts_requested(config):
-        return
-    from pytest_core_rollouts.collecting import collect
+        return (yield)
+    from pytest_core_rollouts.collecting import collect, selection
 
     collect.keep_one_of_each(config, items)
+    found = [*items]
+    result = yield
+    selection.note_found(session, found, items)
+    return result
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pytest_core_rollouts.cli import CommandError
-from pytest_core_rollouts.cli.report import scores, write
+from pytest_core_rollouts.cli.report import add_allow_missing, scores, write
 from pytest_core_rollouts.report.changes import changes
 from pytest_core_rollouts.results.comparison import Comparison, compare, compared_agents, counterpart
 from pytest_core_rollouts.results.summary import Summary
@@ -17,11 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "b", metavar="B", nargs="?", help=f"after: {what}; without it, A's other agents are compared with its first"
     )
+    add_allow_missing(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the comparison and return 0, whatever the difference: for an exit code use `report --gate`."""
-    name, before = scores(arguments.a)
+    name, before = scores(arguments.a, whole=arguments.b is not None and not arguments.allow_missing)
     compared = _within(name, before) if arguments.b is None else _between(name, before, *scores(arguments.b))
     if not any(comparison.tasks for comparison, _, _ in compared):
         raise CommandError(

@@ -13,7 +13,13 @@ from pytest_core_rollouts.records.rows import read_records, require_agreement, r
 from pytest_core_rollouts.report.changes import changes
 from pytest_core_rollouts.report.html import HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import markdown
-from pytest_core_rollouts.results.comparison import Baseline, comparisons, load_baseline, newest_versions
+from pytest_core_rollouts.results.comparison import (
+    Baseline,
+    comparisons,
+    load_baseline,
+    missing_rows,
+    newest_versions,
+)
 from pytest_core_rollouts.results.gate import Gate, GateError, judge, parse_gate
 from pytest_core_rollouts.results.summary import AgentScore, Summary, summarize
 
@@ -35,6 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gate", metavar="EXPR", action="append", default=[], help="exit with 1 unless this gate passes; repeatable"
     )
+    add_allow_missing(parser)
+
+
+def add_allow_missing(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow-missing",
+        action="store_true",
+        help="accept planned rollouts and tasks of the baseline that have no row; verdicts name them",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,12 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         _require_regular_files(arguments.files)
     rows = read_rows(arguments.files, arguments.run)
-    baseline = None if arguments.baseline is None else _load_baseline(arguments.baseline)
-    summary, judged = summarize(rows), summarize(rows, judged=True)
-    judgments = judge(
-        gates, judged, baseline, None if judged.agents else {}
-    )  # without agents: every rollout was expected to fail
-    compared = comparisons(judged, baseline)
+    baseline = None if arguments.baseline is None else _load_baseline(arguments)
+    summary = summarize(rows)
+    judgments = judge(gates, summary, baseline, accepts_missing=arguments.allow_missing)
+    compared = comparisons(summary, baseline)
     write(markdown(summary, verdicts=list(map(str, judgments)), appendix=[changes(*one) for one in compared]))
     if arguments.html is not None:
         _write_html(arguments, baseline)
@@ -124,21 +137,31 @@ def read_rows(paths: Iterable[Path], run_id: str | None = None) -> list[RolloutR
     return rows
 
 
-def _load_baseline(path: Path) -> Baseline:
+def _load_baseline(arguments: argparse.Namespace) -> Baseline:
     """Read the baseline. Raises CommandError."""
     try:
-        return load_baseline(path)
+        baseline = load_baseline(arguments.baseline)
     except RecordsError as error:
         raise CommandError(f"--baseline: {error}") from None
+    if baseline.lacks and not arguments.allow_missing:
+        raise CommandError(f"--baseline: {baseline.lacks}; {FINISH_OR_ALLOW}")
+    return baseline
 
 
-def scores(named: str) -> tuple[str, Summary]:
+FINISH_OR_ALLOW = "finish that run with --rollout-resume, or accept this with --allow-missing"
+
+
+def scores(named: str, *, whole: bool = False) -> tuple[str, Summary]:
     """Return the name and the summary of `FILE`, or of one agent in it for `FILE::AGENT`.
 
-    If a task was changed between the runs of the file, only its newest version counts. Raises CommandError.
+    If a task was changed between the runs of the file, only its newest version counts. Raises CommandError, with
+    `whole` also if the file lacks planned rollouts.
     """
     file, _, label = named.partition("::")
-    summary = summarize(newest_versions(read_rows([Path(file)])))
+    rows = read_rows([Path(file)])
+    if whole and (lacks := missing_rows(Path(file), rows)):
+        raise CommandError(f"{lacks}; {FINISH_OR_ALLOW}")
+    summary = summarize(newest_versions(rows))
     if not label:
         return Path(file).name, summary
     return f"{Path(file).name}::{label}", Summary((_pick(summary, label, file),), 0)

@@ -97,6 +97,13 @@ OPTIONS: Final = (
         "N|N%",
         "Tolerate up to N (or N%) rollouts with infrastructure errors. The gate decides on the rest if it can.",
     ),
+    Option(
+        "allow-missing",
+        None,
+        "Let gates judge what has a row. Planned rollouts that did not run, tasks of the baseline without a row, and a "
+        "baseline that lacks rows are accepted; verdicts name them.",
+        "flag",
+    ),
     _value(
         "resume",
         "PATH",

@@ -63,6 +63,8 @@ class Settings:
     baseline: Path | None = None
     allow_errors: AllowedErrors | None = None
     """How many errors leave the verdict to the gate; None: each is pytest's ERROR."""
+    allow_missing: bool = False
+    """Whether gates accept what is missing."""
     replay: Replay | None = None
     """Rows to grade again; then no agent runs."""
     resume: Resumed | None = None
@@ -152,6 +154,7 @@ def read_settings(config: pytest.Config) -> Settings:
         gates=_gates(values),
         baseline=values.path("baseline"),
         allow_errors=values.one("allow-errors", option_values.allowed_errors, None),
+        allow_missing=values.switch("allow-missing"),
         replay=replay,
         resume=None if hasattr(config, "workerinput") else _resume(values, config),
         max_time=values.one("max-time", option_values.duration, None),

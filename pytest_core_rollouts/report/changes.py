@@ -57,7 +57,7 @@ def _certainty(comparison: Comparison) -> Iterator[str]:
     if comparison.difference:
         yield (
             f"so large a difference by chance alone: {p_clause(these.value)} on these tasks, "
-            f"{p_clause(such.value)} on tasks like these"
+            f"{p_clause(such.value)} on tasks like these (both two-sided)"
         )
     yield from could_see(comparison.power)
 
@@ -82,7 +82,7 @@ def detectable_changes(power: Power) -> Iterator[str]:
     if power.solved and power.least is not None and not power.detects_single_task:
         n1, c1, n2 = power.least
         yield (
-            f"fail no single task: even {c1}/{n1} -> 0/{n2} has {p_clause(power.p)}, "
+            f"fail no single task: even {c1}/{n1} -> 0/{n2} has {p_clause(power.p)} (two-sided), "
             f"{p_value_text(power.corrected)} after Holm's correction for {tasks}"
         )
 
@@ -115,6 +115,6 @@ def _columns(changed: Sequence[TaskChange]) -> list[Column]:
         Column("before", [f"{one.before.solved}/{one.before.graded}" for one in changed]),
         Column("after", [f"{one.after.solved}/{one.after.graded}" for one in changed]),
         Column("change", [signed(one.difference) for one in changed]),
-        Column("p", [p_value_text(one.p) for one in changed]),
+        Column("p (two-sided)", [p_value_text(one.p) for one in changed]),
         Column("Holm", [p_value_text(one.corrected) for one in changed]),
     ]

@@ -14,7 +14,6 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +67,8 @@ class Scan:
     """The positions of these rows among all rows that were read, counted from 0."""
     run_id: str | None
 
-    def summary(self, *, judged: bool = False) -> Summary:
-        return summarize(self.rows, judged=judged)
+    def summary(self) -> Summary:
+        return summarize(self.rows)
 
 
 def scan(paths: Iterable[Path], run_id: str | None = None) -> Scan:
@@ -105,11 +104,12 @@ def index(found: Scan, files: Sequence[str], baseline: Baseline | None = None) -
     """Return the data of the overview and of the lists. Row r is the r-th effective row."""
     summary = found.summary()
     keys = {key: at for at, key in enumerate(sorted({agent_key(row) for row in found.rows}))}
-    tasks = {task: at for at, task in enumerate(summary.tasks)}
+    tasks = {task: at for at, task in enumerate(sorted({row.task for row in found.rows}))}
     runs = {run_id: at for at, run_id in enumerate(sorted({row.run_id for row in found.rows}))}
     return {
         "files": list(files),
         "planned": summary.planned,
+        "plannedXfails": sum(score.planned for agent in summary.agents for score in agent.xfails),
         "agents": [_agent(agent, tasks) for agent in summary.agents],
         "tasks": list(tasks),
         "runs": [_run(run_id, found.rows) for run_id in runs],
@@ -118,7 +118,7 @@ def index(found: Scan, files: Sequence[str], baseline: Baseline | None = None) -
         "faults": _faults(found.rows),
         "warnings": summary.warnings,
         "rollouts": _columns(found, tasks, keys, runs),
-        "baseline": None if baseline is None else compare_runs(found.summary(judged=True), baseline, tasks, keys),
+        "baseline": None if baseline is None else compare_runs(summary, baseline, tasks, keys),
     }
 
 
@@ -155,6 +155,7 @@ def _faults(rows: Sequence[RolloutRecord]) -> list[dict[str, Any]]:
 
 def _agent(agent: AgentScore, tasks: Mapping[str, int]) -> dict[str, Any]:
     most = max((task.graded for task in agent.tasks), default=0)
+    solved = agent.tasks_solved
     ks = _points(most)
     return {
         "label": agent.label,
@@ -167,25 +168,33 @@ def _agent(agent: AgentScore, tasks: Mapping[str, int]) -> dict[str, Any]:
         "graded": agent.graded,
         "withoutRow": agent.not_run - agent.interrupted,
         "meanReward": figure(agent.mean_reward),
-        "solvedShare": figure(agent.solved_share),
+        "tasksSolved": {"text": str(solved), "most": solved.most, "missing": agent.missing},
         "passAt": [{"k": k, **figure(agent.pass_at(k))} for k in ks],
         "passHat": [{"k": k, **figure(agent.pass_hat(k))} for k in ks],
         "duration": agent.mean_duration,
         "tokens": agent.tokens,
         "tokensUnknown": agent.tokens_unknown,
         "groups": dataclasses.asdict(agent.groups),
-        "gained": [[tasks[task.task], task.solved, task.planned] for task in agent.tasks if task.gained],
-        "missing": {
-            tasks[task.task]: left for task in agent.tasks if (left := task.planned - task.rows - task.interrupted)
-        },
+        "xfails": [[tasks[task.task], task.solved, task.graded, task.planned] for task in agent.xfails],
+        "gained": [[tasks[task.task], task.solved, task.planned] for task in agent.gained],
+        "missing": _without_row(agent, tasks),
     }
+
+
+def _without_row(agent: AgentScore, tasks: Mapping[str, int]) -> dict[int, int]:
+    """Return how many planned rollouts of each task have no row, by the task's position."""
+    counts: dict[int, int] = {}
+    for task in (*agent.tasks, *agent.xfails):
+        if left := task.planned - task.rows - task.interrupted:
+            counts[tasks[task.task]] = counts.get(tasks[task.task], 0) + left
+    return counts
 
 
 def figure(estimate: Estimate) -> dict[str, Any]:
     """Return an estimate as numbers to draw and as the text that every report prints."""
     return {
         "value": None if estimate.value is None else float(estimate.value),
-        "text": "n/a" if estimate.value is None else decimal(estimate.value),
+        "text": str(estimate),
         "interval": estimate.interval,
         "range": between(estimate.interval),
         "bounds": between((estimate.low, estimate.high)) if estimate.low != estimate.high else None,
@@ -337,7 +346,7 @@ def _compared_agent(at: int, comparison: Comparison, tasks: Mapping[str, int]) -
         "agent": at,
         "before": decimal(before),
         "after": decimal(after),
-        "change": _difference(comparison.difference, comparison.interval),
+        "change": _difference(comparison),
         "p": p_value_text(comparison.p_these_tasks.value) if comparison.tasks else None,
         "power": list(could_see(comparison.power)) if comparison.tasks else [],
         "tasks": len(comparison.tasks),
@@ -369,9 +378,15 @@ def _compared_agent(at: int, comparison: Comparison, tasks: Mapping[str, int]) -
     }
 
 
-def _difference(difference: Fraction | None, interval: tuple[float, float] | None) -> dict[str, Any]:
-    if difference is None:
+def _difference(comparison: Comparison) -> dict[str, Any]:
+    if comparison.difference is None:
         return {"value": 0, "text": "n/a", "range": None, "sure": False}
+    interval = comparison.interval
     ends = None if interval is None else f"{signed(interval[0])} to {signed(interval[1])}"
-    sure = interval is not None and not interval[0] <= 0 <= interval[1]
-    return {"value": float(difference), "text": signed(difference), "range": ends, "sure": sure}
+    sure = bool(comparison.difference) and comparison.p_these_tasks.significant  # as the p that stands beside it
+    return {
+        "value": float(comparison.difference),
+        "text": signed(comparison.difference),
+        "range": ends,
+        "sure": sure,
+    }

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_core_rollouts.report.cells import Column, escape, prose, table, table_width, wrapped
 from pytest_core_rollouts.results.number_text import UNKNOWN, between, decimal
-from pytest_core_rollouts.results.summary import AgentScore, Estimate, Summary, TaskScore
+from pytest_core_rollouts.results.summary import AgentScore, Estimate, Summary, TaskScore, TasksSolved
 from pytest_core_rollouts.text import listed
 
 MAX_TASKS = 50
@@ -25,7 +25,7 @@ FEW_KINDS = 3
 
 def markdown(summary: Summary, *, verdicts: Sequence[str] = (), appendix: Sequence[str] = ()) -> str:
     """Return the whole report: what ran, verdicts, a row per agent, what missing rewards could change, errors, pass@k
-    and pass^k, tasks, groups, and then the texts in `appendix` (comparisons).
+    and pass^k, tasks, expected failures, groups, and then the texts in `appendix` (comparisons).
     """
     said = "".join(f"- {prose(verdict)}\n" for verdict in verdicts)
     parts = [*filter(None, (_header(summary), said)), *_parts(summary)]
@@ -35,8 +35,8 @@ def markdown(summary: Summary, *, verdicts: Sequence[str] = (), appendix: Sequen
 def terminal(summary: Summary, width: int = 80, *, whole: bool = False, groups: bool = False) -> str:
     """Return the report for a terminal: with short heads, and without the least important columns if `width` is small.
 
-    If not `whole`, it only has what needs attention: tasks that were not always solved, estimates that the first table
-    does not imply, and groups if `groups` is set.
+    If not `whole`, it only has what needs attention: tasks that were not always solved, estimates if some were and some
+    were not, expected failures, and groups if `groups` is set.
     """
     return "\n".join([_header(summary), *_parts(summary, width=width, whole=whole, groups=groups or whole)])
 
@@ -45,18 +45,20 @@ def _parts(summary: Summary, *, width: int | None = None, whole: bool = True, gr
     if not summary.agents:
         return
     yield _agents(summary, width)
-    if notes := "".join(_missing_note(agent, _pass_head(summary)) for agent in summary.agents):
+    if notes := "".join(map(_missing_note, summary.agents)):
         yield notes
     if faults := _faults_by_kind(summary, None if whole else FEW_KINDS):
         yield faults
     if warnings := _list([f"- warning: {prose(warning)}" for warning in summary.warnings], width):
         yield warnings
-    if summary.samples[1] > (1 if whole else 2) and (whole or 0 < summary.solved < summary.graded):
+    if summary.samples[1] > 1 and (whole or 0 < summary.solved < summary.graded):
         yield _estimates(summary)
         if few := _few_samples(summary, width, None if whole else FEW_TASKS):
             yield few
     if tasks := _tasks(summary, whole=whole):
         yield tasks
+    if xfails := _xfails(summary, width):
+        yield xfails
     if gained := _gained(summary, width):
         yield gained
     if changed := _changed(summary, width):
@@ -66,12 +68,15 @@ def _parts(summary: Summary, *, width: int | None = None, whole: bool = True, gr
 
 
 def _header(summary: Summary) -> str:
+    xfails = sum(score.rows for agent in summary.agents for score in agent.xfails)
+    more = f", and {xfails} expected to fail" if xfails else ""
     if summary.rows < summary.planned:
-        return f"rows {summary.rows} of {summary.planned} selected\n"
+        return f"rows {summary.rows} of {summary.planned} planned{more}\n"
     fewest, most = summary.samples
     samples = _counted(most, "sample") if fewest == most else f"{fewest} to {most} samples"
+    each = f": {_counted(len(summary.tasks), 'task')}, {samples} each" if summary.tasks else ""
     merged = f", {summary.runs} runs merged" if summary.runs > 1 else ""
-    return f"{_counted(summary.rows, 'rollout')}: {_counted(len(summary.tasks), 'task')}, {samples} each{merged}\n"
+    return f"{_counted(summary.rows, 'rollout')}{each}{more}{merged}\n"
 
 
 def _counted(number: int, thing: str) -> str:
@@ -122,7 +127,7 @@ def _figures(summary: Summary) -> Iterator[_Figure]:
     yield _Figure("graded", _graded)
     yield _Figure("mean reward", _mean_reward)
     yield _Figure("95% interval", _interval)
-    yield _Figure(_pass_head(summary), _solved_share)
+    yield _Figure("tasks solved", _tasks_solved)
     yield _Figure("errors/timeouts", _faults)
     if any(agent.not_run for agent in summary.agents):
         yield _Figure("not run", lambda agent: str(agent.not_run))
@@ -134,8 +139,9 @@ def _short_figures(summary: Summary) -> Iterator[_Figure]:
     yield _Figure("graded", _graded)
     yield _Figure("mean reward", _mean_reward)
     yield _Figure("95% interval", _interval, 1)
-    yield _Figure(_pass_head(summary), _solved_share)
-    yield _Figure("errors", lambda agent: str(agent.errors))
+    yield _Figure("tasks solved", _tasks_solved)
+    if any(agent.errors for agent in summary.agents):
+        yield _Figure("errors", lambda agent: str(agent.errors))
     if any(agent.timeouts for agent in summary.agents):
         yield _Figure("timeouts", lambda agent: str(agent.timeouts))
     if any(agent.not_run for agent in summary.agents):
@@ -150,20 +156,15 @@ def _graded(agent: AgentScore) -> str:
 
 
 def _mean_reward(agent: AgentScore) -> str:
-    return decimal(agent.mean_reward.value)
+    return str(agent.mean_reward)
 
 
 def _interval(agent: AgentScore) -> str:
     return between(agent.mean_reward.interval)
 
 
-def _solved_share(agent: AgentScore) -> str:
-    return decimal(agent.solved_share.value)
-
-
-def _pass_head(summary: Summary) -> str:
-    fewest, most = summary.samples
-    return f"pass@{most}" if fewest == most else "pass@k"
+def _tasks_solved(agent: AgentScore) -> str:
+    return str(agent.tasks_solved)
 
 
 def _faults(agent: AgentScore) -> str:
@@ -180,18 +181,18 @@ def _tokens(agent: AgentScore) -> str:
     return f"{agent.tokens}+" if agent.tokens_unknown else str(agent.tokens)
 
 
-def _missing_note(agent: AgentScore, pass_head: str) -> str:
+def _missing_note(agent: AgentScore) -> str:
     """Return how rollouts without a reward could change the figures; empty if none is missing."""
     if not agent.missing:
         return ""
     # "agent" comes first, because Markdown could take a name at the start for a heading or a list
-    reward, share = agent.mean_reward, agent.solved_share
+    reward, solved = agent.mean_reward, agent.tasks_solved
     counts = [("errors", agent.errors), ("not run", agent.not_run)]
     return (
         f"- agent {escape(agent.label)}: valid {agent.graded}/{agent.planned}, "
         f"{', '.join(f'{what} {count}' for what, count in counts if count)}. Had these all failed / all passed:\n"
         f"  mean reward {decimal(reward.low)} / {decimal(reward.high)}, "
-        f"{pass_head} {decimal(share.low)} / {decimal(share.high)}.\n"
+        f"tasks solved {solved.solved} / {solved.most} of {solved.tasks}.\n"
     )
 
 
@@ -211,22 +212,22 @@ def _faults_by_kind(summary: Summary, most: int | None) -> str:
 
 
 def _estimates(summary: Summary) -> str:
-    most = summary.samples[1]
-    ks = [1 << power for power in range(most.bit_length()) if 1 << power < most] + [most]
-    heads = [f"pass@{k}" for k in ks] + [f"pass^{k}" for k in ks[1:]]
-    columns = [Column("estimate (95% interval)", heads, numeric=False)]
-    for agent in summary.agents:
-        estimates = [agent.pass_at(k) for k in ks] + [agent.pass_hat(k) for k in ks[1:]]
-        columns.append(Column(escape(agent.label), [_estimate(estimate) for estimate in estimates]))
+    estimates = [
+        {name: found for name, found in agent.figures(summary.ks).items() if name.startswith("pass")}
+        for agent in summary.agents
+    ]
+    columns = [Column("estimate (95% interval)", list(estimates[0]), numeric=False)]
+    for agent, of_agent in zip(summary.agents, estimates, strict=True):
+        columns.append(Column(escape(agent.label), list(map(_estimate, of_agent.values()))))
     return table(columns)
 
 
-def _estimate(estimate: Estimate) -> str:
-    if estimate.value is None:
-        return "n/a"
+def _estimate(estimate: Estimate | TasksSolved) -> str:
+    if not isinstance(estimate, Estimate) or estimate.value is None:
+        return str(estimate)
     spread = "" if estimate.interval is None else f" ({between(estimate.interval)})"
     part = f" [{estimate.tasks}/{estimate.tasks + estimate.tasks_left_out} tasks]" if estimate.tasks_left_out else ""
-    return decimal(estimate.value) + spread + part
+    return f"{estimate}{spread}{part}"
 
 
 def _few_samples(summary: Summary, width: int | None, most: int | None) -> str:
@@ -244,18 +245,15 @@ def _few_samples(summary: Summary, width: int | None, most: int | None) -> str:
 
 
 def _tasks(summary: Summary, *, whole: bool) -> str:
+    if not summary.tasks:
+        return ""
     scores = {agent.label: {task.task: task for task in agent.tasks} for agent in summary.agents}
     shown, rest = _chosen(summary.tasks, scores, whole=whole)
-    columns = [Column("task (solved/graded)", [_task_name(task, scores) for task in shown], numeric=False)]
+    columns = [Column("task (solved/graded)", list(map(escape, shown)), numeric=False)]
     for label, of_task in scores.items():
         columns.append(Column(escape(label), [_count(of_task.get(task)) for task in shown]))
     said = f"{rest}\n" if rest else ""
     return table(columns) + (f"\n{said}" if said else "") if shown else said
-
-
-def _task_name(task: str, scores: dict[str, dict[str, TaskScore]]) -> str:
-    xfail = any(of_task[task].xfails for of_task in scores.values() if task in of_task)
-    return escape(task) + (" (xfail)" if xfail else "")
 
 
 def _chosen(tasks: Sequence[str], scores: dict[str, dict[str, TaskScore]], *, whole: bool) -> tuple[Sequence[str], str]:
@@ -283,14 +281,22 @@ def _count(score: TaskScore | None) -> str:
     return f"{score.solved}/{score.graded}{of_planned}"
 
 
+def _xfails(summary: Summary, width: int | None) -> str:
+    """Return what was expected to fail, with solved/graded samples: no figure counts it."""
+    lines = []
+    for agent in summary.agents:
+        if found := [f"{escape(task.task)} {_count(task)}" for task in agent.xfails]:
+            lines.append(f"- expected to fail{_whose(agent, summary)}, in no figure: {listed(found)}")
+    return _list(lines, width)
+
+
 def _gained(summary: Summary, width: int | None) -> str:
     """Return tasks that were expected to fail and now pass."""
     lines = [
         f"- gained: {escape(task.task)} by {escape(agent.label)}: {task.solved} of {task.planned} samples pass; "
         "its xfail can go"
         for agent in summary.agents
-        for task in agent.tasks
-        if task.gained
+        for task in agent.gained
     ]
     return _list(lines, width)
 
@@ -299,7 +305,7 @@ def _changed(summary: Summary, width: int | None) -> str:
     """Return tasks that were changed between the merged runs, so that their samples differ in more than chance."""
     lines = []
     for agent in summary.agents:
-        if changed := [escape(task.task) for task in agent.tasks if len(task.digests) > 1]:
+        if changed := [escape(task.task) for task in (*agent.tasks, *agent.xfails) if len(task.digests) > 1]:
             lines.append(f"- task changed between runs{_whose(agent, summary)}, counted as one: {listed(changed)}")
     return _list(lines, width)
 

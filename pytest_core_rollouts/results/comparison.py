@@ -13,11 +13,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, slim_rows
 from pytest_core_rollouts.records.rows import read_records
 from pytest_core_rollouts.results import passing, significance
 from pytest_core_rollouts.results.significance import LEVEL, LeastDrop, PValue
 from pytest_core_rollouts.results.summary import AgentScore, Summary, TaskScore, agent_key, summarize
+from pytest_core_rollouts.text import listed
+
+NAMED = 5
+"""Number of tasks that a sentence names."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +199,8 @@ class Baseline:
 
     path: Path
     summary: Summary
+    lacks: str = ""
+    """Which of its planned rollouts have no result and no error, as a clause; empty if all have."""
 
     def of(self, agent: AgentScore, own: Summary) -> AgentScore | None:
         """Return the agent's results in the baseline; see `counterpart`."""
@@ -207,16 +213,30 @@ class Baseline:
 
 
 def load_baseline(path: Path, *, exclude_run: str | None = None) -> Baseline:
-    """Read the file, without the rows of `exclude_run` and without expected failures.
+    """Read the file, without the rows of `exclude_run`.
 
     If a task was changed between the runs of the file, only its newest version counts. Raises RecordsError if the file
     can't be read or has no reward.
     """
-    rows = [record for record in read_records(path, items=False) if record.run_id != exclude_run]
-    summary = summarize(newest_versions(rows), judged=True)
+    rows = [record for record in slim_rows(read_records(path, items=False)) if record.run_id != exclude_run]
+    summary = summarize(newest_versions(rows))
     if not any(agent.graded for agent in summary.agents):
         raise RecordsError(f"{path}: no graded rollouts to compare with")
-    return Baseline(path, summary)
+    return Baseline(path, summary, missing_rows(path, rows))
+
+
+def missing_rows(path: Path, rows: Iterable[RolloutRecord]) -> str:
+    """Return which rollouts that were planned have no result and no error, as a clause; empty if all have.
+
+    A file that was cut, or that is one of several shards, would else pass for the whole: its tasks that are not there
+    would be compared with nothing.
+    """
+    summary = summarize(rows)
+    if summary.rows >= summary.planned:
+        return ""
+    short = sorted({task.task for agent in summary.agents for task in agent.tasks if task.rows < task.planned})
+    tasks = f" ({listed(short, NAMED)})" if short else ""
+    return f"{path} lacks {summary.planned - summary.rows} of its {summary.planned} planned rollouts{tasks}"
 
 
 def newest_versions(rows: Iterable[RolloutRecord]) -> Iterator[RolloutRecord]:
@@ -232,7 +252,7 @@ def _task_key(row: RolloutRecord) -> tuple[Any, str]:
     return agent_key(row), row.task
 
 
-def comparisons(judged: Summary, baseline: Baseline | None) -> list[tuple[Comparison, str, str]]:
+def comparisons(summary: Summary, baseline: Baseline | None) -> list[tuple[Comparison, str, str]]:
     """Compare a run with the baseline, or without one its other agents with its first.
 
     Returns each comparison with the names of its two sides.
@@ -241,11 +261,11 @@ def comparisons(judged: Summary, baseline: Baseline | None) -> list[tuple[Compar
         name = baseline.path.name
         return [
             (one, name, "this run")
-            if len(judged.agents) == 1
+            if len(summary.agents) == 1
             else (one, f"{one.before.label} in {name}", one.after.label)
-            for one in baseline.comparisons(judged)
+            for one in baseline.comparisons(summary)
         ]
-    return compared_agents(judged)
+    return compared_agents(summary)
 
 
 def compared_agents(summary: Summary) -> list[tuple[Comparison, str, str]]:

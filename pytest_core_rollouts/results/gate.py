@@ -4,6 +4,9 @@ A gate judges one agent's results; the caller makes an exit code of the verdict.
 evaluated twice: as if all of them had failed, and as if all had passed. If both give the same verdict, that is the
 verdict; if not, the run is undecided. Figures are compared as exact fractions: 0.79996 is below 0.8 and is shown with
 all its digits.
+
+No gate passes over what is missing: planned rollouts that did not run, and tasks of the baseline that the run does not
+have. Whoever means to leave them out says so, and then the verdict names them.
 """
 
 from __future__ import annotations
@@ -17,15 +20,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeAlias
 
-from pytest_core_rollouts.results.comparison import Baseline, Comparison, compare
+from pytest_core_rollouts.results.comparison import NAMED, Baseline, Comparison, compare
 from pytest_core_rollouts.results.number_text import decimal, decimal_beyond, p_clause
 from pytest_core_rollouts.results.summary import AgentScore, Estimate, Summary
 from pytest_core_rollouts.text import listed
 
 MIN_COVERAGE = Fraction(1, 2)
 """The share of selected rollouts that must be graded for the gate `none` to pass."""
-NAMED = 5
-"""Number of tasks that a verdict names."""
 
 Identity: TypeAlias = tuple[str, str, "str | None"]
 """An agent's harness, model and name."""
@@ -36,6 +37,18 @@ class GateError(ValueError):
 
 
 @dataclass(frozen=True)
+class Selection:
+    """Which tasks a run was to have, as a session knows it. Tasks that are in none of these are missing."""
+
+    tasks: Mapping[Identity, frozenset[str]]
+    """All selected tasks of each agent, including those without a row."""
+    left_out: Mapping[Identity, frozenset[str]] = field(default_factory=dict)
+    """Tasks that the user left out on purpose."""
+    gone: frozenset[str] = frozenset()
+    """Tasks of the baseline that no longer exist."""
+
+
+@dataclass(frozen=True)
 class Evidence:
     """What a gate judges."""
 
@@ -43,6 +56,8 @@ class Evidence:
     baseline: AgentScore | None = None
     tasks: frozenset[str] = frozenset()
     """All selected tasks, including those without a row."""
+    excused: frozenset[str] = frozenset()
+    """Tasks of the baseline that need no result: left out on purpose, gone, or expected to fail."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +177,11 @@ class _AgainstBaseline(Gate):
         known = frozenset(score.task for score in evidence.baseline.tasks if score.graded)
         graded = {score.task for score in evidence.agent.tasks if score.graded} | set(now.changed)
         lacking = sorted((evidence.tasks & known) - graded)
-        return self.judge(now, worst, best, lacking)
+        verdict = self.judge(now, worst, best, lacking)
+        absent = sorted(known - graded - evidence.tasks - evidence.excused)
+        if absent and verdict.passed is not False:
+            return Verdict(None, f"{verdict.text}; no row of {listed(absent, NAMED)}, which the baseline has")
+        return verdict
 
     @abstractmethod
     def judge(self, now: Comparison, worst: Comparison, best: Comparison, lacking: list[str]) -> Verdict: ...
@@ -189,16 +208,16 @@ class NoDrop(_AgainstBaseline):
             return Verdict(
                 None, f"{_change(now)}; it could be a significant drop, had all failed that have no reward{missing}"
             )
-        return Verdict(True, f"{_change(now)}, no significant drop ({p_clause(now.p_drop.value)}){missing}")
+        return Verdict(True, f"{_change(now)}, no significant drop ({p_clause(now.p_drop.value)}, one-sided){missing}")
 
     def _reasons(self, comparison: Comparison) -> Iterator[str]:
         if comparison.dropped:
-            yield f"{_change(comparison)}, a significant drop ({p_clause(comparison.p_drop.value)})"
+            yield f"{_change(comparison)}, a significant drop ({p_clause(comparison.p_drop.value)}, one-sided)"
         if dropped := comparison.dropped_tasks:
             worst = sorted(dropped, key=lambda one: (one.corrected, one.task))
             drops = [
                 f"{one.task} {one.before.solved}/{one.before.graded} -> {one.after.solved}/{one.after.graded} "
-                f"({p_clause(one.corrected)})"
+                f"({p_clause(one.corrected)}, two-sided)"
                 for one in worst
             ]
             yield f"significant drop on {listed(drops, NAMED)}"
@@ -291,10 +310,10 @@ class AllowedErrors:
             return cls(text, share=Fraction(text[:-1]) / 100)
         raise ValueError(f"expected a number of rollouts, such as 3, or a share of them, such as 2.5%, got {text!r}")
 
-    def judge(self, judged: Summary) -> Judgment:
-        errors = judged.rows - judged.graded
-        allowed = self.number if self.share is None else math.floor(self.share * judged.planned)
-        text = f"{errors} of {judged.planned} rollouts without a reward, {allowed} allowed"
+    def judge(self, summary: Summary) -> Judgment:
+        errors = summary.rows - summary.graded
+        allowed = self.number if self.share is None else math.floor(self.share * summary.planned)
+        text = f"{errors} of {summary.planned} rollouts without a reward, {allowed} allowed"
         verdict = Verdict(errors <= (allowed or 0), text)
         return Judgment(f"errors<={self.text}", verdict.passed, text, {"all": verdict})
 
@@ -317,35 +336,45 @@ _WORDS = {True: "passed", False: "failed", None: "undecided"}
 
 def judge(
     gates: Sequence[Gate],
-    judged: Summary,
+    summary: Summary,
     baseline: Baseline | None = None,
-    selected: Mapping[Identity, frozenset[str]] | None = None,
+    selection: Selection | None = None,
+    *,
+    accepts_missing: bool = False,
 ) -> list[Judgment]:
     """Return every gate's verdict on a run: the worst verdict of its agents decides.
 
-    `judged` is a summary without expected failures, `selected` the selected tasks of each agent, including those that
-    did not run (default: the tasks with a row).
+    Without a `selection` only rows say which tasks the run has. `accepts_missing`: the run is judged as if no more had
+    been planned than has a row, and what is missing is named.
     """
-    return [_judgment(gate, judged, baseline, selected) for gate in gates]
+    return [_judgment(gate, summary, baseline, selection, accepts_missing=accepts_missing) for gate in gates]
 
 
 def _judgment(
-    gate: Gate, judged: Summary, baseline: Baseline | None, selected: Mapping[Identity, frozenset[str]] | None
+    gate: Gate, summary: Summary, baseline: Baseline | None, selection: Selection | None, *, accepts_missing: bool
 ) -> Judgment:
     by_agent: dict[str, Verdict] = {}
-    for agent in judged.agents:
-        own = frozenset(score.task for score in agent.tasks)
-        tasks = own if selected is None else selected.get(agent.identity, own)
-        before = None if baseline is None else baseline.of(agent, judged)
-        by_agent[agent.label] = _unless_unfinished(agent, gate.verdict(Evidence(agent, before, tasks)))
-    pending = judged.planned - sum(agent.planned for agent in judged.agents)
-    if gate.needs_baseline and baseline is not None and selected is not None:
+    for agent in summary.agents:
+        if agent.planned or not agent.xfails:
+            before = None if baseline is None else baseline.of(agent, summary)
+            evidence = _evidence(agent, before, selection)
+            if accepts_missing:
+                by_agent[agent.label] = _of_rows(gate, evidence)
+            else:
+                by_agent[agent.label] = _unless_unfinished(agent, gate.verdict(evidence))
+            if gate.needs_baseline and selection is not None and before is not None:
+                by_agent[agent.label] = _with_gone(by_agent[agent.label], before, selection)
+    pending = summary.planned - sum(agent.planned for agent in summary.agents)
+    if gate.needs_baseline and baseline is not None and selection is not None and not accepts_missing:
         by_agent |= {
-            one.agent.label: gate.verdict(one) for one in _agents_without_rows(judged, baseline, selected, pending)
+            one.agent.label: gate.verdict(one) for one in _agents_without_rows(summary, baseline, selection, pending)
         }
     if pending:
-        by_agent["others"] = Verdict(None, f"none of {pending} rollouts has run")
-    if not by_agent and selected is not None and not any(selected.values()) and gate.expression in ("each", "none"):
+        accepted = accepts_missing and bool(by_agent)
+        by_agent["others"] = Verdict(
+            True if accepted else None, f"none of {pending} rollouts has run{', accepted' if accepted else ''}"
+        )
+    if not by_agent and gate.expression in ("each", "none") and _all_expected_to_fail(summary, selection):
         by_agent["all"] = Verdict(True, "every rollout was expected to fail")
     verdicts = [verdict.passed for verdict in by_agent.values()]
     passed = False if False in verdicts else None if None in verdicts or not verdicts else True
@@ -353,23 +382,64 @@ def _judgment(
         [text] = [verdict.text for verdict in by_agent.values()]
     else:
         text = "; ".join(f"{label}: {verdict.text}" for label, verdict in by_agent.items())
+    if gate.needs_baseline and baseline is not None and baseline.lacks:
+        text = f"{text}; accepted: {baseline.lacks}"
     return Judgment(gate.expression, passed, text or "no rollout has run", by_agent)
 
 
+def _evidence(agent: AgentScore, before: AgentScore | None, selection: Selection | None) -> Evidence:
+    own = frozenset(score.task for score in agent.tasks)
+    xfails = frozenset(score.task for score in agent.xfails) - own
+    if selection is None:
+        return Evidence(agent, before, own, xfails)
+    left_out = selection.left_out.get(agent.identity, frozenset())
+    tasks = selection.tasks.get(agent.identity, own) - xfails
+    return Evidence(agent, before, tasks, xfails | left_out | selection.gone)
+
+
+def _of_rows(gate: Gate, evidence: Evidence) -> Verdict:
+    """Return the verdict on the rows that there are. It names what is missing."""
+    now = evidence.agent.of_its_rows
+    own = frozenset(score.task for score in now.tasks)
+    before = () if evidence.baseline is None else evidence.baseline.tasks
+    known = frozenset(score.task for score in before if score.graded)
+    verdict = gate.verdict(dataclasses.replace(evidence, agent=now, tasks=own, excused=known))
+    missing = sorted(known - own - evidence.excused) if gate.needs_baseline else []
+    parts = [
+        f"{evidence.agent.not_run} of {evidence.agent.planned} rollouts did not run" if evidence.agent.not_run else "",
+        f"no row of {listed(missing, NAMED)}" if missing else "",
+    ]
+    accepted = ", ".join(filter(None, parts))
+    return dataclasses.replace(verdict, text=f"{verdict.text}; accepted: {accepted}") if accepted else verdict
+
+
+def _all_expected_to_fail(summary: Summary, selection: Selection | None) -> bool:
+    xfails = {agent.identity: {score.task for score in agent.xfails} for agent in summary.agents}
+    selected = {} if selection is None else selection.tasks
+    return bool(xfails) and all(tasks <= xfails.get(identity, set()) for identity, tasks in selected.items())
+
+
+def _with_gone(verdict: Verdict, before: AgentScore, selection: Selection) -> Verdict:
+    """Return the verdict with the names of the baseline's tasks that no longer exist. They don't block a gate."""
+    gone = sorted(selection.gone.intersection(score.task for score in before.tasks))
+    return dataclasses.replace(verdict, text=f"{verdict.text}; gone: {listed(gone, NAMED)}") if gone else verdict
+
+
 def _agents_without_rows(
-    judged: Summary, baseline: Baseline, selected: Mapping[Identity, frozenset[str]], planned: int
+    summary: Summary, baseline: Baseline, selection: Selection, planned: int
 ) -> Iterator[Evidence]:
     """Yield the evidence of agents without a row that have selected tasks which the baseline has.
 
     `planned` is the number of pending rollouts of all such agents; 0 means that all their tasks were skipped.
     """
-    with_rows = {agent.identity for agent in judged.agents}
+    with_rows = {agent.identity for agent in summary.agents if agent.planned or not agent.xfails}
+    xfails = {agent.identity: frozenset(score.task for score in agent.xfails) for agent in summary.agents}
     for before in baseline.summary.agents:
-        tasks = selected.get(before.identity, frozenset())
+        tasks = selection.tasks.get(before.identity, frozenset()) - xfails.get(before.identity, frozenset())
         if before.identity not in with_rows and any(score.graded and score.task in tasks for score in before.tasks):
             of_tasks = len(tasks) if planned else 0
-            now = dataclasses.replace(before, tasks=(), planned=planned, planned_tasks=of_tasks)
-            yield Evidence(now, before, tasks)
+            now = dataclasses.replace(before, tasks=(), xfails=(), planned=planned, planned_tasks=of_tasks)
+            yield Evidence(now, before, tasks, frozenset(score.task for score in before.tasks))
 
 
 def _unless_unfinished(agent: AgentScore, verdict: Verdict) -> Verdict:

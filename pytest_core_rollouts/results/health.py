@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from pytest_core_rollouts.results.summary import TaskScore
 
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pytest_core_rollouts.results.summary import TaskScore
-
-
 @dataclass(frozen=True)
 class GroupHealth:
     """How many groups (the samples of one task by one agent in one run) could teach something.
@@ -125,8 +119,8 @@ def failed_turn_warnings(agents: Mapping[str, Iterable[TaskScore]]) -> list[str]
         key=lambda one: one[:3],
     )
     return [
-        f"failed Turns: {what} {name} {c1} of {n1}, the other {what}s {c2} of {n2} ({p_clause(p)}), which is more than "
-        "chance; an agent can cause failures that a Core does not name"
+        f"failed Turns: {what} {name} {c1} of {n1}, the other {what}s {c2} of {n2} ({p_clause(p)}, two-sided), "
+        "which is more than chance; an agent can cause failures that a Core does not name"
         for p, what, name, (n1, c1), (n2, c2) in found
         if p <= LEVEL and c1 * n2 > c2 * n1
     ][:_MAX_TURN_WARNINGS]

@@ -4,6 +4,9 @@ A row without a reward (an error, a cancelled rollout) is missing data: it is no
 task stays in the summary. A rollout that was interrupted because its run stopped counts as not run, though it has a
 row. Bounds show how much missing data could matter: the figure if every missing rollout had failed, and if every one
 had passed.
+
+Rollouts that were expected to fail are in no figure; each agent has them apart, in `xfails`. Only tokens, which say
+what a run cost, and kinds of errors are of all rows.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_core_rollouts.records.record import RolloutRecord, slim_rows
 from pytest_core_rollouts.records.rows import effective_rows
@@ -30,6 +33,7 @@ from pytest_core_rollouts.results.health import (
     is_grader_error,
     is_unexplained,
 )
+from pytest_core_rollouts.results.number_text import decimal
 from pytest_core_rollouts.results.passing import PassRate, pass_at_k, pass_hat_k
 
 
@@ -47,17 +51,6 @@ class TaskScore:
     interrupted: int = 0
     failed_turns: int = 0  # rows whose Turn failed for a reason that may or may not be the agent's doing
     grader_errors: int = 0  # rows with an answer and no reward, because the grader failed
-    xfails: int = 0  # rollouts that were expected to fail, including interrupted ones
-
-    @property
-    def xfail(self) -> bool:
-        """Whether every rollout was expected to fail."""
-        return self.xfails == self.rows + self.interrupted
-
-    @property
-    def gained(self) -> bool:
-        """Whether the task was expected to fail and at least half of its planned samples pass."""
-        return self.xfail and 2 * self.solved >= self.planned
 
     @property
     def graded(self) -> int:
@@ -78,12 +71,18 @@ class TaskScore:
         solved = self.solved + reward * self.missing
         return dataclasses.replace(self, rewards=rewards, solved=solved, rows=self.planned)
 
+    @property
+    def of_its_rows(self) -> TaskScore:
+        """The score as if nothing more had been planned than has a result or an error."""
+        return dataclasses.replace(self, planned=self.rows, interrupted=0)
+
 
 @dataclass(frozen=True)
 class Estimate:
     """A figure over tasks: the estimate, its 95% interval, and its bounds if all missing rollouts failed or passed.
 
-    `value` is None if no task has enough graded samples, `interval` if fewer than two tasks have.
+    `value` is None if no task has enough graded samples, `interval` if fewer than two tasks have. `str()` is the value
+    with three decimals.
     """
 
     value: Fraction | None
@@ -92,6 +91,23 @@ class Estimate:
     high: Fraction | None
     tasks: int  # number of tasks in the estimate
     tasks_left_out: int  # tasks with too few graded samples
+
+    def __str__(self) -> str:
+        return "n/a" if self.value is None else decimal(self.value)
+
+
+class TasksSolved(NamedTuple):
+    """The number of tasks that at least one rollout solved, of all planned tasks. `str()` is `12/16`.
+
+    A task without a reward is not solved. `most`: the number if every missing rollout had passed.
+    """
+
+    solved: int
+    tasks: int
+    most: int
+
+    def __str__(self) -> str:
+        return f"{self.solved}/{self.tasks}"
 
 
 @dataclass(frozen=True)
@@ -107,6 +123,7 @@ class AgentScore:
     planned: int
     planned_tasks: int
     tasks: tuple[TaskScore, ...]  # those with a row, by id
+    xfails: tuple[TaskScore, ...]  # the same of rollouts that were expected to fail, which nothing else counts
     mean_duration: float | None  # seconds, of graded rollouts
     tokens: int | None  # None if no row has a usage
     tokens_unknown: int  # rows whose usage is unknown
@@ -151,9 +168,20 @@ class AgentScore:
     def missing(self) -> int:
         return self.planned - self.graded
 
+    @property
+    def gained(self) -> list[TaskScore]:
+        """Tasks that were expected to fail, and of which at least half of the planned samples pass."""
+        return [task for task in self.xfails if 2 * task.solved >= task.planned]
+
     def filled(self, reward: int) -> AgentScore:
         """Return the score if every missing rollout of the tasks with a row had this reward."""
         return dataclasses.replace(self, tasks=tuple(task.filled(reward) for task in self.tasks))
+
+    @property
+    def of_its_rows(self) -> AgentScore:
+        """The score as if nothing more had been planned than has a result or an error."""
+        tasks = tuple(task.of_its_rows for task in self.tasks if task.rows)
+        return dataclasses.replace(self, tasks=tasks, planned=self.rows, planned_tasks=len(tasks))
 
     @cached_property
     def mean_reward(self) -> Estimate:
@@ -166,19 +194,13 @@ class AgentScore:
 
         return self._estimate(of_task)
 
-    @cached_property
-    def solved_share(self) -> Estimate:
-        """The share of tasks with at least one solved rollout.
-
-        A task with only errors counts as not solved, so that errors never raise the figure.
-        """
-
-        def of_task(task: TaskScore) -> _TaskFigure:
-            solved = Fraction(task.solved > 0)
-            value = solved if task.rows else None
-            return _TaskFigure(value, (solved, Fraction(task.solved > 0 or task.missing > 0)), 1)
-
-        return self._estimate(of_task)
+    @property
+    def tasks_solved(self) -> TasksSolved:
+        """How many tasks at least one rollout solved."""
+        solved = sum(task.solved > 0 for task in self.tasks)
+        could_be = sum(not task.solved and task.missing > 0 for task in self.tasks)
+        without_row = self.planned_tasks - len(self.tasks)
+        return TasksSolved(solved, self.planned_tasks, solved + could_be + without_row)
 
     def pass_at(self, k: int) -> Estimate:
         """Return pass@k over the tasks with at least k graded samples."""
@@ -187,6 +209,15 @@ class AgentScore:
     def pass_hat(self, k: int) -> Estimate:
         """Return pass^k over the tasks with at least k graded samples."""
         return self._rate(pass_hat_k, k)
+
+    def figures(self, ks: Sequence[int]) -> dict[str, Estimate | TasksSolved]:
+        """Return the figures that every report shows, under the names that docs/statistics.md defines."""
+        return {
+            "tasks solved": self.tasks_solved,
+            "mean reward": self.mean_reward,
+            **{f"pass@{k}": self.pass_at(k) for k in ks},
+            **{f"pass^{k}": self.pass_hat(k) for k in ks if k > 1},
+        }
 
     def _rate(self, rate: PassRate, k: int) -> Estimate:
         def of_task(task: TaskScore) -> _TaskFigure:
@@ -223,7 +254,7 @@ class Summary:
     """The scores of all agents, sorted by harness, model and name."""
 
     agents: tuple[AgentScore, ...]
-    planned: int  # rollouts selected
+    planned: int  # rollouts, without those that were expected to fail
     runs: int = 1  # number of runs that the rows come from
 
     @property
@@ -240,13 +271,13 @@ class Summary:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Ids of the tasks with a row, sorted."""
+        """Ids of the tasks with a row, sorted; without those that every agent was expected to fail."""
         return tuple(sorted({task.task for agent in self.agents for task in agent.tasks}))
 
     @property
     def warnings(self) -> list[str]:
         """Warnings that a reader needs before trusting the figures."""
-        tasks = {agent.label: agent.tasks for agent in self.agents}
+        tasks = {agent.label: (*agent.tasks, *agent.xfails) for agent in self.agents}
         return [*failed_turn_warnings(tasks), *grader_warnings(tasks)]
 
     @property
@@ -255,38 +286,44 @@ class Summary:
         counts = [task.planned for agent in self.agents for task in agent.tasks]
         return (min(counts), max(counts)) if counts else (0, 0)
 
+    @property
+    def ks(self) -> list[int]:
+        """The k of pass@k and pass^k that tables show: powers of two, and the largest number of planned samples."""
+        most = self.samples[1]
+        return [1 << power for power in range(most.bit_length()) if 1 << power < most] + ([most] if most else [])
 
-def summarize(records: Iterable[RolloutRecord], planned: int = 0, *, judged: bool = False) -> Summary:
+
+def summarize(records: Iterable[RolloutRecord], planned: int = 0) -> Summary:
     """Summarize the effective rows of one run, or of several merged.
 
-    `planned`, the number of selected rollouts, is only needed if there may be no row, because rows contain it.
-    `judged` leaves out rollouts that were expected to fail, as gates do.
+    `planned`, the number of planned rollouts, is only needed if there may be no row, because rows contain it.
     The order of the rows does not matter, except among those of one rollout.
     """
-    rows = [row.record for row in effective_rows(slim_rows(records)).values()]
-    if judged:
-        rows, fewer = _judged(rows)
-        planned -= fewer
-    by_agent: dict[tuple[str, str, str, str], list[RolloutRecord]] = {}
+    rows, xfails = _split([row.record for row in effective_rows(slim_rows(records)).values()])
+    planned -= sum(row.planned["group"] for row in _first_of_groups(xfails))
+    by_agent: dict[tuple[str, str, str, str], tuple[list[RolloutRecord], list[RolloutRecord]]] = {}
     by_run: dict[str, int] = {}
-    for record in rows:
-        by_agent.setdefault(agent_key(record), []).append(record)
-        by_run[record.run_id] = max(by_run.get(record.run_id, 0), record.planned.get("run", 0))
+    for at, some in enumerate((rows, xfails)):
+        for record in some:
+            by_agent.setdefault(agent_key(record), ([], []))[at].append(record)
+            by_run[record.run_id] = max(by_run.get(record.run_id, 0), record.planned.get("run", 0))
     labels = _labels(by_agent)
-    agents = tuple(_agent_score(labels[key], by_agent[key]) for key in sorted(by_agent))
+    agents = tuple(_agent_score(labels[key], *by_agent[key]) for key in sorted(by_agent))
     most = max(planned, sum(by_run.values()), sum(agent.planned for agent in agents))
     return Summary(agents, most, max(1, len(by_run)))
 
 
-def _judged(rows: Sequence[RolloutRecord]) -> tuple[list[RolloutRecord], int]:
-    """Return the rows of rollouts that were not expected to fail, with reduced plans, and how many were left out."""
+def _split(rows: Sequence[RolloutRecord]) -> tuple[Sequence[RolloutRecord], Sequence[RolloutRecord]]:
+    """Return the rows of rollouts that were not expected to fail, and of those that were.
+
+    `planned` of a row then only counts rollouts of the same kind.
+    """
     if not any(row.xfail for row in rows):
-        return list(rows), 0
+        return rows, ()
     groups: dict[tuple[str, Any, str], list[RolloutRecord]] = {}
     for row in rows:
         groups.setdefault((row.run_id, agent_key(row), row.task), []).append(row)
     less: Counter[tuple[Any, ...]] = Counter()
-    left_out = 0
     for (run_id, agent, task), group in groups.items():
         xfails = sum(row.xfail for row in group)
         if xfails == len(group):  # the whole task, including rollouts that did not run
@@ -295,19 +332,26 @@ def _judged(rows: Sequence[RolloutRecord]) -> tuple[list[RolloutRecord], int]:
         less[run_id, agent, task, "group"] = xfails
         less[run_id, agent, "agent"] += xfails
         less[run_id, "run"] += xfails
-        left_out += xfails
 
     def plan(row: RolloutRecord) -> dict[str, int]:
         run_id, agent = row.run_id, agent_key(row)
-        fewer = {
+        xfails = {
             "run": less[run_id, "run"],
             "agent": less[run_id, agent, "agent"],
             "tasks": less[run_id, agent, "tasks"],
             "group": less[run_id, agent, row.task, "group"],
         }
-        return {what: count - fewer.get(what, 0) for what, count in row.planned.items()}
+        if not row.xfail:
+            return {what: count - xfails.get(what, 0) for what, count in row.planned.items()}
+        run = row.planned.get("run", 0) - xfails["run"]
+        return {"run": max(0, run), "group": xfails["group"]}
 
-    return [dataclasses.replace(row, planned=plan(row)) for row in rows if not row.xfail], left_out
+    planned = [dataclasses.replace(row, planned=plan(row)) for row in rows]
+    return [row for row in planned if not row.xfail], [row for row in planned if row.xfail]
+
+
+def _first_of_groups(rows: Iterable[RolloutRecord]) -> Iterable[RolloutRecord]:
+    return {(row.run_id, agent_key(row), row.task): row for row in rows}.values()
 
 
 def agent_key(record: RolloutRecord) -> tuple[str, str, str, str]:
@@ -333,30 +377,35 @@ def _labels(keys: Iterable[tuple[str, str, str, str]]) -> dict[tuple[str, str, s
     return labels
 
 
-def _agent_score(label: str, rows: Sequence[RolloutRecord]) -> AgentScore:
-    by_task: dict[str, list[RolloutRecord]] = {}
-    for row in rows:
-        by_task.setdefault(row.task, []).append(row)
-    tasks = tuple(_task_score(task, by_task[task]) for task in sorted(by_task))
+def _agent_score(label: str, rows: Sequence[RolloutRecord], xfails: Sequence[RolloutRecord]) -> AgentScore:
+    tasks, every = _task_scores(rows), [*rows, *xfails]
     durations = [row.duration_s for row in rows if row.graded and row.duration_s is not None]
-    tokens = [count for row in rows if (count := row.tokens) is not None]
-    faulty = [row for row in rows if not (row.graded or row.interrupted)]
+    tokens = [count for row in every if (count := row.tokens) is not None]
+    faulty = [row for row in every if not (row.graded or row.interrupted)]
     return AgentScore(
-        harness=rows[0].harness,
-        model=rows[0].model,
-        name=rows[0].agent.get("name"),
-        digest=str(rows[0].agent.get("digest") or ""),
-        began=min((row.started_at for row in rows if row.started_at is not None), default=""),
+        harness=every[0].harness,
+        model=every[0].model,
+        name=every[0].agent.get("name"),
+        digest=str(every[0].agent.get("digest") or ""),
+        began=min((row.started_at for row in every if row.started_at is not None), default=""),
         label=label,
         planned=_planned(rows, "agent", sum(task.planned for task in tasks)),
         planned_tasks=_planned(rows, "tasks", len(tasks)),
         tasks=tasks,
+        xfails=_task_scores(xfails),
         mean_duration=math.fsum(durations) / len(durations) if durations else None,
         tokens=sum(tokens) if tokens else None,
-        tokens_unknown=len(rows) - len(tokens),
+        tokens_unknown=len(every) - len(tokens),
         groups=group_health(rows),
         faults=tuple(sorted(Counter(map(fault_kind, faulty)).items(), key=lambda kind: (-kind[1], kind[0]))),
     )
+
+
+def _task_scores(rows: Iterable[RolloutRecord]) -> tuple[TaskScore, ...]:
+    by_task: dict[str, list[RolloutRecord]] = {}
+    for row in rows:
+        by_task.setdefault(row.task, []).append(row)
+    return tuple(_task_score(task, by_task[task]) for task in sorted(by_task))
 
 
 def _task_score(task: str, rows: Sequence[RolloutRecord]) -> TaskScore:
@@ -372,7 +421,6 @@ def _task_score(task: str, rows: Sequence[RolloutRecord]) -> TaskScore:
         interrupted=interrupted,
         failed_turns=sum(map(is_unexplained, rows)),
         grader_errors=sum(map(is_grader_error, rows)),
-        xfails=sum(row.xfail for row in rows),
     )
 
 
@@ -386,4 +434,4 @@ def _planned(rows: Iterable[RolloutRecord], what: str, least: int) -> int:
     by_run: dict[str, int] = {}
     for row in rows:
         by_run[row.run_id] = max(by_run.get(row.run_id, 0), row.planned.get(what, 0))
-    return max(least, max(by_run.values()) if what == "tasks" else sum(by_run.values()))
+    return max(least, max(by_run.values(), default=0) if what == "tasks" else sum(by_run.values()))

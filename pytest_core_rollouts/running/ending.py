@@ -110,7 +110,8 @@ class Ending:
             yield f"resumed: {reused} rollout{' was' if reused == 1 else 's were'} reused, not run again"
         if self.not_run and (reason := run.store.caps.reached()) is not None:
             yield f"stopped: {reason}"
-        if interrupted := sum(agent.interrupted for agent in self.summary.agents):
+        tasks = [task for agent in self.summary.agents for task in (*agent.tasks, *agent.xfails)]
+        if interrupted := sum(task.interrupted for task in tasks):
             yield f"interrupted: {interrupted} rollout{' that was' if interrupted == 1 else 's that were'} in flight"
         if run.store.caps.unknown:
             yield f"--rollout-max-tokens counted without {run.store.caps.unknown} attempts whose usage is unknown"
@@ -131,8 +132,8 @@ def finish(run: SessionRun) -> Ending:
         rows = list(slim_rows(_note_status(run.store.rows(run.run_id), seen)))
         graded = {row.rollout_id for row in rows if row.graded}
         ending.incomplete = any(rollout_id not in graded for rollout_id in run.selected)
-        ending.summary = summarize(rows, planned=len(run.selected))
-        ending.judged = gates.judge_run(run, rows, ending.summary)
+        ending.summary = summarize(rows, planned=run.planned_rollouts)
+        ending.judged = gates.judge_run(run, ending.summary)
     except RecordsError as error:
         ending.problems.append(str(error))
     ending.not_run = list(

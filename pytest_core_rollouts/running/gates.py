@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
+from pytest_core_rollouts.collecting.selection import why_absent
+from pytest_core_rollouts.records.record import RecordsError
 from pytest_core_rollouts.report.changes import changes, detectable_changes
 from pytest_core_rollouts.results.comparison import Baseline, Comparison, comparisons, load_baseline, power
-from pytest_core_rollouts.results.gate import Identity, Judgment, judge
-from pytest_core_rollouts.results.summary import AgentScore, Summary, TaskScore, summarize
+from pytest_core_rollouts.results.gate import Identity, Judgment, Selection, judge
+from pytest_core_rollouts.results.summary import AgentScore, Summary, TaskScore
 from pytest_core_rollouts.tasks.task import Task
-from pytest_core_rollouts.text import one_line
+from pytest_core_rollouts.text import counted, listed, one_line
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.running.session_run import SessionRun
@@ -29,6 +30,11 @@ def load_and_check(run: SessionRun) -> Baseline | None:
             baseline = load_baseline(settings.baseline, exclude_run=run.run_id)
         except RecordsError as error:
             raise pytest.UsageError(f"--rollout-baseline: {error}") from None
+        if baseline.lacks and not settings.allow_missing:
+            raise pytest.UsageError(
+                f"--rollout-baseline: {baseline.lacks}; finish that run with --rollout-resume, or accept this with "
+                "--rollout-allow-missing"
+            )
     most = max(counts["group"] for counts in run.planned.values())
     for gate in settings.gates:
         if gate.needs_samples > most:
@@ -60,6 +66,7 @@ def preflight_lines(run: SessionRun, task_of: Callable[[str], Task | None]) -> I
     `task_of` returns a task by its id, None if it isn't known. Raises pytest.UsageError if nothing can be compared.
     """
     yield from _replayed(run)
+    yield from _taken_out(run)
     baseline = run.baseline
     if baseline is None or not any(gate.expression == "baseline" for gate in run.settings.gates):
         return
@@ -89,6 +96,16 @@ def _is_as_before(score: TaskScore, agent: AgentScore, task: Task | None) -> boo
         return True
     expected_to_fail = task.xfail is not None and task.xfail.applies_to(agent.harness, agent.model, agent.name)
     return score.digests == {(task.input_digest, task.grading_digest)} and not expected_to_fail
+
+
+def _taken_out(run: SessionRun) -> Iterator[str]:
+    if taken_out := run.found.taken_out:
+        tasks = sorted({task for task, _, _ in taken_out})
+        consequence = "" if run.settings.allow_missing else "; no gate passes without them (--rollout-allow-missing)"
+        yield (
+            f"planned, but not selected: {counted(len(taken_out), 'rollout')} of {listed(tasks, 5)}, which a plugin or "
+            f"a conftest.py took out{consequence}"
+        )
 
 
 def _replayed(run: SessionRun) -> Iterator[str]:
@@ -123,21 +140,30 @@ class GateResults:
         return [changes(*compared, width=width, whole=whole) for compared in self.comparisons]
 
 
-def judge_run(run: SessionRun, rows: list[RolloutRecord], summary: Summary) -> GateResults:
+def judge_run(run: SessionRun, summary: Summary) -> GateResults:
     """Evaluate the gates, if there are any, and compare with the baseline."""
     settings = run.settings
-    judged = summarize(rows, planned=len(run.selected), judged=True)
-    results = GateResults(comparisons=comparisons(judged, run.baseline))
+    results = GateResults(comparisons=comparisons(summary, run.baseline))
     if (
         settings.soft or settings.allow_errors is not None
     ):  # `each` must count the errors that --rollout-allow-errors hides
-        results.judgments = judge(settings.gates, judged, run.baseline, _without_xfails(run.agent_tasks, summary))
+        accepts = settings.allow_missing
+        results.judgments = judge(settings.gates, summary, run.baseline, _selection(run), accepts_missing=accepts)
     if settings.allow_errors is not None:
-        results.judgments.append(settings.allow_errors.judge(judged))
+        results.judgments.append(settings.allow_errors.judge(summary))
     return results
 
 
-def _without_xfails(chosen: Mapping[Identity, frozenset[str]], summary: Summary) -> Mapping[Identity, frozenset[str]]:
-    """Return the chosen tasks except those that were expected to fail: no gate needs them."""
-    xfails = {agent.identity: {score.task for score in agent.tasks if score.xfail} for agent in summary.agents}
-    return {identity: tasks - xfails.get(identity, set()) for identity, tasks in chosen.items()}
+def _selection(run: SessionRun) -> Selection:
+    """Return which tasks the run was to have, and why it has no rollouts of others that the baseline has."""
+    if run.baseline is None:
+        return Selection(run.agent_tasks)
+    left_out: dict[Identity, frozenset[str]] = {}
+    gone: set[str] = set()
+    known = {score.task for agent in run.baseline.summary.agents for score in agent.tasks}
+    for identity, tasks in run.agent_tasks.items():
+        agents = [one.slug for one in run.settings.agents if (one.harness, one.model, one.name) == identity]
+        why = {task: why_absent(run.config, run.found, task, agents) for task in known - tasks}
+        left_out[identity] = frozenset(task for task, reason in why.items() if reason == "left out")
+        gone |= {task for task, reason in why.items() if reason == "gone"}
+    return Selection(run.agent_tasks, left_out, frozenset(gone))

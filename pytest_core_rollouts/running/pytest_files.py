@@ -1,4 +1,4 @@
-"""Verdicts of gates in the files that pytest's own tools read: JUnit's XML, and what `--lf` runs again."""
+"""Figures and verdicts in the files that pytest's own tools read: JUnit's XML, and what `--lf` runs again."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_core_rollouts.results.gate import Judgment
+from pytest_core_rollouts.results.gate import Judgment, Verdict
+from pytest_core_rollouts.results.summary import Summary
 from pytest_core_rollouts.text import one_line
 
 CLASS_NAME: Final = "rollouts.gate"
 _LAST_FAILED: Final = "cache/lastfailed"
 
 
-def add_verdicts_to_junit(path: Path, judgments: Iterable[Judgment]) -> None:
-    """Add a test case for each gate and agent to the XML that pytest wrote; one that did not pass is a failure.
+def add_to_junit(path: Path, summary: Summary, judgments: Iterable[Judgment]) -> None:
+    """Add to the XML that pytest wrote: figures as properties, and a test case for each gate and agent.
 
-    Rollouts that a gate judges are no failures of their own, so that without these every dashboard would be green.
+    Rollouts that a gate judges don't fail by themselves, so without these test cases every dashboard would be green.
     Raises OSError if the file can't be read or written, ValueError if it is not what pytest writes.
     """
     try:
@@ -28,9 +29,11 @@ def add_verdicts_to_junit(path: Path, judgments: Iterable[Judgment]) -> None:
         raise ValueError(f"not XML: {error}") from None
     if (suite := tree.find(".//testsuite")) is None:
         raise ValueError("no <testsuite> in it")
+    _add_figures(suite, summary)
     for judgment in judgments:
-        for agent, verdict in judgment.by_agent.items():
-            name = judgment.gate if len(judgment.by_agent) == 1 else f"{judgment.gate} [{agent}]"
+        by_agent = judgment.by_agent or {"": Verdict(judgment.passed, judgment.text)}  # nothing has run
+        for agent, verdict in by_agent.items():
+            name = judgment.gate if len(by_agent) == 1 else f"{judgment.gate} [{agent}]"
             case = ElementTree.SubElement(suite, "testcase", classname=CLASS_NAME, name=name, time="0.000")
             if not verdict.passed:
                 text = one_line(str(Judgment(name, verdict.passed, verdict.text)))
@@ -40,6 +43,18 @@ def add_verdicts_to_junit(path: Path, judgments: Iterable[Judgment]) -> None:
     partial = path.with_name(f"{path.name}.part")
     tree.write(partial, encoding="utf-8", xml_declaration=True)
     partial.replace(path)
+
+
+def _add_figures(suite: ElementTree.Element, summary: Summary) -> None:
+    """Add each agent's figures to the suite's properties, with its label in brackets if there are several agents."""
+    properties = suite.find("properties")
+    if properties is None:
+        properties = ElementTree.Element("properties")
+        suite.insert(0, properties)
+    for agent in summary.agents:
+        whose = f" [{one_line(agent.label)}]" if len(summary.agents) > 1 else ""
+        for name, found in agent.figures(summary.ks).items():
+            ElementTree.SubElement(properties, "property", name=f"{name}{whose}", value=str(found))
 
 
 def remember_unsolved(cache: pytest.Cache, node_ids: Iterable[str]) -> None:

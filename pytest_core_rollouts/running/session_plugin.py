@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.collecting import task_data
+from pytest_core_rollouts.collecting import selection, task_data
 from pytest_core_rollouts.collecting.collect import RolloutFault, RolloutItem, run_key
 from pytest_core_rollouts.collecting.inactive import shown
 from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
@@ -137,9 +137,13 @@ class SessionPlugin:
 
     # ---- before the first rollout
 
+    @pytest.hookimpl(tryfirst=True)  # before xdist reports the collection to the controller
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         if isinstance(sys.exc_info()[1], (KeyboardInterrupt, pytest.exit.Exception)):
             return  # pytest also calls this hook when it is interrupted
+        found = selection.collected(session)
+        if self.worker is not None:
+            found.dump(self.worker.shared.path)
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             return
         rollouts = [item for item in session.items if isinstance(item, RolloutItem)]
@@ -147,7 +151,7 @@ class SessionPlugin:
         tasks = {item.task.id: item.task for item in rollouts}
         selected = [one for one, item in zip(chosen, rollouts, strict=True) if not item.is_skipped]
         self._unsolved = {item.nodeid for item in rollouts if not item.is_skipped}
-        self.run.prepare(selected, chosen, tasks.get)
+        self.run.prepare(selected, chosen, tasks.get, found)
         if self.run.ready and not self.run.is_worker:
             self.run.start_display(self.run.concurrency)
 
@@ -277,13 +281,14 @@ class SessionPlugin:
         self.signals.restore()
 
     def _write_verdicts(self, config: pytest.Config, ended: ending.Ending) -> None:
-        """Write verdicts where pytest's own tools find them. pytest has written its files already."""
+        """Write figures and verdicts where pytest's own tools find them. pytest has written its files already."""
         judgments = ended.judged.judgments
-        if judgments and (xml := config.getoption("xmlpath", None)):
+        if (ended.summary.agents or judgments) and (xml := config.getoption("xmlpath", None)):
             try:
-                pytest_files.add_verdicts_to_junit(Path(os.path.expandvars(xml)).expanduser(), judgments)
+                file = Path(os.path.expandvars(xml)).expanduser()
+                pytest_files.add_to_junit(file, ended.summary, judgments)
             except (OSError, ValueError) as error:
-                ended.problems.append(f"--junitxml: {xml}: the verdicts can't be added: {error}")
+                ended.problems.append(f"--junitxml: {xml}: figures and verdicts can't be added: {error}")
         if not ended.judged.passed and (cache := getattr(config, "cache", None)) is not None:
             pytest_files.remember_unsolved(cache, sorted(self._unsolved))
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import pytest
 
 from pytest_core_rollouts.collecting.collect import ResultSource, RolloutItem
+from pytest_core_rollouts.collecting.selection import NOTHING_LEFT_OUT, Collected
 from pytest_core_rollouts.embedded.hidden import Places, find_places
 from pytest_core_rollouts.engine.caps import Caps
 from pytest_core_rollouts.engine.core_access import CoreAccess, CoreError, CoreUnreachable, EmbeddedOptions
@@ -136,6 +137,7 @@ class SessionRun(ResultSource):
         self.agent_tasks: dict[Identity, frozenset[str]] = {}
         """The task ids of each agent, also of those that are skipped."""
         self.planned: dict[tuple[str, str], dict[str, int]] = {}
+        self.found = NOTHING_LEFT_OUT
         self.resume_plan: Plan | None = None
         self.baseline: Baseline | None = None
         self.preflight_lines: list[str] = []
@@ -181,17 +183,22 @@ class SessionRun(ResultSource):
         selected: Iterable[Chosen],
         chosen: Iterable[Chosen] | None = None,
         task_of: Callable[[str], Task | None] = lambda task_id: None,
+        found: Collected = NOTHING_LEFT_OUT,
     ) -> None:
         """Rollouts were selected: make sure of Core, keys and JSONL before the first Session is paid for.
 
         `chosen` also holds those that will be skipped. `task_of` returns a task by its id, None if it isn't known here.
-        Raises pytest.UsageError.
+        `found` says what the collection left out. Raises pytest.UsageError.
         """
         self.selected = {self.rollout_id(*one): one for one in selected}
-        for task_id, agent, _ in self.selected.values() if chosen is None else chosen:
+        agents = {agent.slug: agent for agent in self.settings.agents}
+        taken_out = [(task_id, agents[slug], sample) for task_id, slug, sample in found.taken_out]
+        planned = [*self.selected.values(), *taken_out]
+        self.found = found
+        for task_id, agent, _ in (*(self.selected.values() if chosen is None else chosen), *taken_out):
             identity = agent.harness, agent.model, agent.name
             self.agent_tasks[identity] = self.agent_tasks.get(identity, frozenset()) | {task_id}
-        self.planned = count_planned((agent.slug, task_id) for task_id, agent, _ in self.selected.values())
+        self.planned = count_planned((agent.slug, task_id) for task_id, agent, _ in planned)
         self.store.set_plan(self.run_id, self.planned)
         if not self.selected:
             return
@@ -254,6 +261,11 @@ class SessionRun(ResultSource):
                 self.core.require()
             except CoreError as error:
                 raise pytest.UsageError(str(error)) from None
+
+    @property
+    def planned_rollouts(self) -> int:
+        """The number of rollouts that the run was to have: those that were selected, and those that were taken out."""
+        return len(self.selected) + len(self.found.taken_out)
 
     @property
     def needs_core(self) -> bool:

@@ -33,6 +33,7 @@ from pytest_core_rollouts.collecting.collect import RolloutItem
 from pytest_core_rollouts.collecting.explain import explain_fault
 from pytest_core_rollouts.collecting.generated import find_generated
 from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
+from pytest_core_rollouts.collecting.selection import Collected
 from pytest_core_rollouts.rollout.attempt_state import lost_record
 from pytest_core_rollouts.running.display import REDRAW, State
 from pytest_core_rollouts.running.session_run import SessionRun
@@ -105,7 +106,8 @@ class Controller:
         rollouts = self.node_ids.read_all(ids)
         by_task = {named.task_id: named for named in rollouts}
         task_of = functools.lru_cache(None)(lambda task_id: self._task(by_task[task_id]))
-        self.run.prepare([(named.task_id, named.agent, named.sample) for named in rollouts], task_of=task_of)
+        selected = [(named.task_id, named.agent, named.sample) for named in rollouts]
+        self.run.prepare(selected, task_of=task_of, found=Collected.load(self.shared.path))
         if self.run.ready:
             self.signals.stop_on_first(self._stop, self.run.abort_message)
             self._print(self.run.preflight_lines)

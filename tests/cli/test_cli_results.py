@@ -7,8 +7,10 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,7 +93,7 @@ def test_two_files_are_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str
     code, text, _ = said(capfd, "compare", a, b)
     assert code == 0
     assert text.startswith("b.jsonl compared with a.jsonl: mean reward 0.500 -> 0.000 over 2 tasks, -0.500")
-    assert "| t    |    4/4 |   0/4 | -1.000 | 0.029 | 0.057 |\n" in text
+    assert "| t    |    4/4 |   0/4 | -1.000 |         0.029 | 0.057 |\n" in text
     assert text.endswith("\n1 task without a change.\n")
 
 
@@ -260,7 +262,7 @@ def test_a_row_that_was_cut_off_is_one_line_and_another_files_text_is_refused(
     path.write_bytes(path.read_bytes()[:-9])
     command = [sys.executable, "-m", "pytest_core_rollouts", "report", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("rows 3 of 4 selected\n")
+    assert done.stdout.startswith("rows 3 of 4 planned\n")
     assert done.stderr == f"WARNING: {path}:4: skipped a row that was cut off\n"
     for other in (b"hello", b"\xef\xbb\xbf" + path.read_bytes().split(b"\n")[0], b"\x1f\x8b\x08 packed"):
         path.write_bytes(other)
@@ -300,3 +302,99 @@ def test_values_that_no_run_writes_are_named_by_file_and_line(
     for verb in (["report"], ["compare", str(path)], ["export", "--format", "groups"]):
         code, out, err = said(capfd, *verb, path)
         assert (code, out, err) == (4, "", f"ERROR: {path}:4: not a rollout record: {what}\n")
+
+
+# What is missing
+
+
+def shards(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """A baseline of four tasks, and a run of them whose rows are in two files."""
+    results = dict.fromkeys("abcd", YES)
+    base = written(tmp_path / "main.jsonl", *run(results, run_id="old"))
+    rows = [*run({**results, "d": NO})]
+    return base, written(tmp_path / "1.jsonl", *rows[:8]), written(tmp_path / "2.jsonl", *rows[8:])
+
+
+def test_missing_shard_leaves_gates_undecided(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """All shards give the verdict of the whole; one of them gives none, unless the user says that it may."""
+    base, one, two = shards(tmp_path)
+    for gate in ("baseline", "lost<=3", "mean>=0.1", "none"):
+        args = ("report", one, "--baseline", base, "--gate", gate)
+        code, text, _ = said(capfd, *args)
+        assert code == 1, text
+        assert ": undecided: " in text
+        code, text, _ = said(capfd, *args, "--allow-missing")
+        assert code == 0, text
+        assert "; accepted: 8 of 16 rollouts did not run" in text
+        assert ("no row of c, d" in text) == (gate in ("baseline", "lost<=3"))
+    verdicts = {
+        said(capfd, "report", *files, "--baseline", base, "--gate", "lost<=0")[:2] for files in ((one, two), (two, one))
+    }
+    [(code, text)] = verdicts
+    assert code == 1
+    assert "failed: 1 lost that the baseline always solves: d\n" in text
+
+
+def test_report_of_other_tasks_than_the_baselines_is_undecided(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The rows are complete by their own plan: only the baseline tells that tasks are missing."""
+    base, _, _ = shards(tmp_path)
+    part = written(tmp_path / "part.jsonl", *run({"a": YES, "b": YES}, run_id="part"))
+    code, text, _ = said(capfd, "report", part, "--baseline", base, "--gate", "baseline")
+    assert (code, "; no row of c, d, which the baseline has" in text) == (1, True)
+    assert said(capfd, "report", part, "--baseline", base, "--gate", "baseline", "--allow-missing")[0] == 0
+
+
+@pytest.mark.parametrize("cut", ["at a row's end", "within a row"])
+def test_baseline_that_was_cut_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str], cut: str) -> None:
+    """A task that failed now and was cut from the baseline would be new, and a drop from 4/4 to 0/4 would pass."""
+    base = written(tmp_path / "main.jsonl", *run({"t": YES, "u": YES}, run_id="old"))
+    now = written(tmp_path / "now.jsonl", *run({"t": YES, "u": NO}, run_id="now"))
+    data = base.read_bytes()
+    rows = data.splitlines(keepends=True)
+    assert said(capfd, "report", now, "--baseline", base, "--gate", "lost<=0")[0] == 1
+    base.write_bytes(b"".join(rows[:4]) + (rows[4][:50] if cut == "within a row" else b""))
+    refused = f"{base} lacks 4 of its 8 planned rollouts; finish that run with --rollout-resume, or accept this with "
+    with pytest.warns(match="cut off") if cut == "within a row" else nullcontext():
+        code, _, err = said(capfd, "report", now, "--baseline", base, "--gate", "baseline")
+        assert (code, refused in err) == (4, True), err
+        code, _, err = said(capfd, "compare", base, now)
+        assert (code, refused in err) == (4, True), err
+        code, text, _ = said(capfd, "report", now, "--baseline", base, "--gate", "baseline", "--allow-missing")
+        assert code == 0
+        assert f"accepted: {base} lacks 4 of its 8 planned rollouts\n" in text.replace("\\", "")
+        assert said(capfd, "compare", base, now, "--allow-missing")[0] == 0
+
+
+def test_baseline_that_was_resumed_or_merged_is_complete(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is complete when its rows are, in whatever order, whatever a resume selected, and with other runs beside."""
+    first = [*run({"t": (None, 1.0), "u": (1.0, "not run")}, run_id="r1")]
+    again = [*run({"t": (1.0, "not run"), "u": ("not run", 1.0)}, run_id="r1", samples=1)]
+    changed = [*run({"t": (1.0, 1.0)}, run_id="r2", grading_digest="new")]
+    base = written(tmp_path / "main.jsonl", *again, *first, *changed)
+    now = written(tmp_path / "now.jsonl", *run({"t": (1.0, 1.0), "u": (1.0, 1.0)}, run_id="now"))
+    code, _, err = said(capfd, "report", now, "--baseline", base, "--gate", "lost<=0")
+    assert (code, err) == (0, "")
+    old = [replace(row, planned={}) for row in first]
+    code, _, err = said(capfd, "report", now, "--baseline", written(tmp_path / "old.jsonl", *old), "--gate", "lost<=0")
+    assert (code, err) == (0, ""), "rows of versions that did not know `planned` are judged by what they have"
+
+
+# Expected failures
+
+
+def test_expected_failures_are_in_no_figure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """`report --baseline` and `compare` gave two means for the same two files: xfail was in one of them."""
+    hard: dict[str, Any] = {"settings": {"xfail": "too hard"}}
+    before = [*run({"a": (1.0, 1.0), "b": (1.0, 0.0)}, run_id="r1"), *run({"x": (0.0, 1.0)}, run_id="r1", **hard)]
+    after = [*run({"a": (1.0, 0.0), "b": (0.0, 0.0)}, run_id="r2"), *run({"x": (0.0, None)}, run_id="r2", **hard)]
+    one, two = written(tmp_path / "1.jsonl", *before), written(tmp_path / "2.jsonl", *after)
+    for args in (("report", two, "--baseline", one), ("compare", one, two)):
+        code, text, _ = said(capfd, *args)
+        assert code == 0
+        assert "mean reward 0.750 -> 0.250 over 2 tasks" in text
+    _, text, _ = said(capfd, "report", two)
+    assert text.startswith("4 rollouts: 2 tasks, 2 samples each, and 2 expected to fail\n")
+    assert "- expected to fail, in no figure: x 0/1 of 2\n" in text
+    assert "| x " not in text

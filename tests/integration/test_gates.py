@@ -148,9 +148,13 @@ def test_nothing_selected_stays_5(project: Project, core: FakeCore, args: tuple[
 @pytest.mark.parametrize("args", [(), pytest.param(("-n2",), marks=pytest.mark.slow)])
 def test_nothing_but_skipped_rollouts_passes_no_gate(project: Project, args: tuple[str, ...]) -> None:
     project.task("a", yaml="skip: not today\n")
-    result = project.run_apart("tasks", "--rollout-gate", "none", *args)
+    result = project.run_apart("tasks", "--rollout-gate", "none", "--junitxml=j.xml", *args)
     assert result.ret == 1, text_of(result)
     assert gate_lines(result) == ["gate none: undecided: no rollout has run"]
+    [case] = [
+        case for case in ElementTree.parse(project.path / "j.xml").iter("testcase") if case.find("failure") is not None
+    ]
+    assert case.get("name") == "none"
 
 
 # Rewards that are lacking
@@ -217,7 +221,7 @@ def test_rollouts_that_did_not_run_pass_no_gate_and_are_counted(project: Project
     answering(core, a=[WRONG] * 4, b=[WRONG] * 4)
     result = project.run("tasks", "--samples", "4", "-x", "--rollout-concurrency", "1")
     assert result.ret == 1
-    assert re.search(r"^rows \d of 8 selected$", text_of(result), re.M)
+    assert re.search(r"^rows \d of 8 planned$", text_of(result), re.M)
     assert re.search(r"\| +not run +\|", text_of(result))
     answering(core, a=[BROKEN], b=[BROKEN])
     args = ("--rollout-retries", "0", "--rollout-gate", "mean>=0", "--rollout-gate", "none")
@@ -287,7 +291,7 @@ def test_what_is_expected_to_fail_is_outside_of_gates(project: Project, core: Fa
         True,
         True,
     ]
-    assert "| b (xfail)" in text_of(result)
+    assert "- expected to fail, in no figure: b 0/2" in result.outlines
 
 
 def test_collecting_tells_how_many_groups_carry_a_signal(project: Project, core: FakeCore) -> None:
@@ -359,6 +363,8 @@ def test_pytests_own_tools_see_the_verdict(project: Project, core: FakeCore, wor
     assert failure is not None
     assert str(failure.get("message")).startswith("gate mean>=0.9: failed: ")
     assert suite.get("tests") == "5"
+    figures = {one.get("name"): one.get("value") for one in suite.findall("properties/property")}
+    assert figures == {"tasks solved": "1/3", "mean reward": "0.500", "pass@1": "0.500"}
     assert int(str(suite.get("failures"))) == len(suite.findall(".//failure"))
     again = project.run_apart(*args, "--lf", "--collect-only", "-q")
     assert {one.split("/")[1] for one in node_ids(again)} == {"wrong", "broken"}

@@ -147,7 +147,7 @@ def test_a_hook_that_returns_no_grade_is_an_error(project: Project) -> None:
 # The threshold
 
 
-@pytest.mark.parametrize(("reward", "outcome", "solved"), [(0.8, "passed", "1.000"), (0.79, "failed", "0.000")])
+@pytest.mark.parametrize(("reward", "outcome", "solved"), [(0.8, "passed", "1/1"), (0.79, "failed", "0/1")])
 def test_a_threshold(project: Project, reward: float, outcome: str, solved: str) -> None:
     project.task("a", yaml="pass_threshold: 0.8")
     project.write("tasks/a/grader.py", f"def grade(): return {reward}\n")

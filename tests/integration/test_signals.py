@@ -107,7 +107,7 @@ def assert_not_run(project: Project, ended: Ended, *, ran: int, count: int) -> N
     command = [sys.executable, "-m", "pytest_core_rollouts", "report", str(path)]
     again = subprocess.run(command, cwd=project.path, capture_output=True, text=True, check=True).stdout
     for text in (ended.text, again):
-        assert f"rows {ran} of {count} selected" in text
+        assert f"rows {ran} of {count} planned" in text
         assert f"valid {ran}/{count}, not run {count - ran}." in text
         assert "the run was interrupted" not in text
 

@@ -50,7 +50,7 @@ def texts(page: Page, selector: str) -> list[str]:
 
 def test_the_overview_has_figures_curves_health_and_every_sample(viewer: Viewer, report: Path) -> None:
     page = viewer.open(report)
-    assert "54 of 56 rollouts selected" in page.inner_text(".headline")
+    assert "54 of 56 rollouts planned" in page.inner_text(".headline")
     assert texts(page, "table.agents tbody th") == ["claude_sdk", "codex/gpt-x"]
     assert texts(page, TASK_ROWS + " th") == list(TASKS)
     assert page.locator(".matrix a.sq").count() == 54

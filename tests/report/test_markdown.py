@@ -36,13 +36,13 @@ def test_the_report_of_a_run_with_faults() -> None:
         """\
         16 rollouts: 2 tasks, 4 samples each
 
-        | harness    | model   | rollouts | graded | mean reward | 95% interval | pass@4 | errors/timeouts | mean duration (s) | tokens |
-        | ---------- | ------- | -------: | -----: | ----------: | -----------: | -----: | --------------: | ----------------: | -----: |
-        | claude_sdk | default |        8 |    8/8 |       0.625 |  0.004-0.999 |  1.000 |             0/1 |              25.7 |      - |
-        | codex      | default |        8 |    1/8 |       1.000 |            - |  0.500 |             7/0 |               2.0 |      - |
+        | harness    | model   | rollouts | graded | mean reward | 95% interval | tasks solved | errors/timeouts | mean duration (s) | tokens |
+        | ---------- | ------- | -------: | -----: | ----------: | -----------: | -----------: | --------------: | ----------------: | -----: |
+        | claude_sdk | default |        8 |    8/8 |       0.625 |  0.004-0.999 |          2/2 |             0/1 |              25.7 |      - |
+        | codex      | default |        8 |    1/8 |       1.000 |            - |          1/2 |             7/0 |               2.0 |      - |
 
         - agent codex: valid 1/8, errors 7. Had these all failed / all passed:
-          mean reward 0.125 / 1.000, pass@4 0.500 / 1.000.
+          mean reward 0.125 / 1.000, tasks solved 1 / 2 of 2.
 
         - 7 x error: no reason given
 
@@ -103,11 +103,11 @@ def test_a_task_beyond_agents_that_half_of_the_samples_solve_is_gained() -> None
 def test_a_run_cut_short_says_so_first() -> None:
     rows = run({"A": (1.0, 1.0, 0.0, 1.0), "B": (0.0, *["not run"] * 3)}, agents=2)
     text = markdown(summarize(rows))
-    assert text.startswith("rows 5 of 16 selected\n")
+    assert text.startswith("rows 5 of 16 planned\n")
     [head, _, line] = tables(text)[0]
     assert dict(zip(head, line, strict=True))["not run"] == "3"
     assert "valid 5/8, not run 3." in text
-    assert markdown(summarize([], planned=16)) == "rows 0 of 16 selected\n"
+    assert markdown(summarize([], planned=16)) == "rows 0 of 16 planned\n"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_a_terminal_of_80_columns_is_not_overrun() -> None:
     assert max(map(width, text.splitlines())) <= 80
     head, _, *body = tables(text)[0]
     assert head[:3] == ["harness", "graded", "mean reward"]
-    assert {"pass@4", "errors", "timeouts"} <= set(head)
+    assert {"tasks solved", "errors", "timeouts"} <= set(head)
     assert [line[0] for line in body] == ["claude_sdk", "codex"]
 
 

@@ -33,7 +33,7 @@ def test_errors_shrink_what_is_graded_and_stand_beside_it() -> None:
     ]
     assert figures(agent.mean_reward) == [1, 1 / 8, 1]
     assert agent.mean_reward.interval is None
-    assert figures(agent.solved_share) == [1 / 2, 1 / 2, 1]
+    assert agent.tasks_solved == (1, 2, 2)
     assert figures(agent.pass_at(4)) == [None, 1 / 2, 1]
     assert (agent.pass_at(4).tasks, agent.pass_at(4).tasks_left_out) == (0, 2)
 
@@ -47,10 +47,9 @@ def test_what_a_stop_interrupted_counts_as_not_run() -> None:
     assert (agent.planned, agent.rows, agent.graded, agent.errors, agent.not_run) == (8, 3, 2, 1, 5)
     assert agent.faults == (("error: no reason given", 1),)
     never = only({task: ["not run" if one == "interrupted" else one for one in row] for task, row in results.items()})
-    for figure in ("mean_reward", "solved_share"):
-        assert getattr(agent, figure) == getattr(never, figure)
+    assert agent.mean_reward == never.mean_reward
+    assert agent.tasks_solved == never.tasks_solved == (1, 2, 2)
     assert [agent.pass_at(k) for k in (1, 2, 4)] == [never.pass_at(k) for k in (1, 2, 4)]
-    assert figures(agent.solved_share) == [1.0, 0.5, 1.0], "a task that was only interrupted is left out of the value"
 
 
 def test_a_turn_that_somebody_else_cancelled_is_an_error() -> None:
@@ -82,7 +81,7 @@ def test_rollouts_that_never_ran_are_known_from_the_rows_that_did() -> None:
     [agent] = summary.agents
     assert (agent.planned, agent.not_run, agent.planned_tasks) == (12, 7, 3)
     assert figures(agent.mean_reward)[1:] == [1 / 4, 5 / 6]
-    assert figures(agent.solved_share)[1:] == [2 / 3, 1]
+    assert agent.tasks_solved == (2, 3, 3)
 
 
 def test_a_resume_that_selects_less_does_not_shrink_the_plan() -> None:

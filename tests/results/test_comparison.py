@@ -145,7 +145,8 @@ def test_the_words_for_it() -> None:
         "(95% interval -0.064 to +0.064).\n"
         "- it could see a drop of 0.042 in the mean (5 fewer of 120 rollouts solved, spread over the tasks), a smaller "
         "one only if few tasks bear it\n"
-        "- it could fail no single task: even 4/4 -> 0/4 has p = 0.029, 0.86 after Holm's correction for 30 tasks\n"
+        "- it could fail no single task: even 4/4 -> 0/4 has p = 0.029 (two-sided), 0.86 after Holm's correction "
+        "for 30 tasks\n"
         "\n30 tasks without a change.\n"
     )
 
@@ -156,7 +157,7 @@ def test_where_nothing_can_be_seen_the_words_say_why() -> None:
     ]
     assert list(detectable_changes(power([(2, 2, 2)]))) == [
         "see no drop of the mean, however large: so few samples of 1 task are too few",
-        "fail no single task: even 2/2 -> 0/2 has p = 0.33, 0.33 after Holm's correction for 1 task",
+        "fail no single task: even 2/2 -> 0/2 has p = 0.33 (two-sided), 0.33 after Holm's correction for 1 task",
     ]
 
 
@@ -170,11 +171,11 @@ def test_changes_are_listed_worst_first_and_shortly_where_that_is_asked_for() ->
     assert "- new, not compared: e\n" in text
     table = changes(found, "old", "new").split("\n\n")[1]
     assert table == (
-        "| task | before | after | change |     p | Holm |\n"
-        "| ---- | -----: | ----: | -----: | ----: | ---: |\n"
-        "| b\\|x |    4/4 |   0/4 | -1.000 | 0.029 | 0.11 |\n"
-        "| a    |    4/4 |   3/4 | -0.250 |     1 |    1 |\n"
-        "| c    |    0/4 |   4/4 | +1.000 | 0.029 | 0.11 |"
+        "| task | before | after | change | p (two-sided) | Holm |\n"
+        "| ---- | -----: | ----: | -----: | ------------: | ---: |\n"
+        "| b\\|x |    4/4 |   0/4 | -1.000 |         0.029 | 0.11 |\n"
+        "| a    |    4/4 |   3/4 | -0.250 |             1 |    1 |\n"
+        "| c    |    0/4 |   4/4 | +1.000 |         0.029 | 0.11 |"
     )
 
 

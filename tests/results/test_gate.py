@@ -12,7 +12,7 @@ import pytest
 
 from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.results.comparison import Baseline
-from pytest_core_rollouts.results.gate import AllowedErrors, GateError, Identity, Judgment, judge, parse_gate
+from pytest_core_rollouts.results.gate import AllowedErrors, GateError, Judgment, Selection, judge, parse_gate
 from pytest_core_rollouts.results.number_text import p_clause
 from pytest_core_rollouts.results.summary import Summary, summarize
 from tests.support.rows import run
@@ -24,7 +24,7 @@ YES, NO = (1.0,) * 4, (0.0,) * 4
 
 def one(expression: str, results: Results, baseline: Results | None = None, **fields: Any) -> Judgment:
     """The judgment of one gate on one agent."""
-    [judgment] = judge([parse_gate(expression)], summarize(run(results), judged=True), earlier(baseline), **fields)
+    [judgment] = judge([parse_gate(expression)], summarize(run(results)), earlier(baseline), **fields)
     return judgment
 
 
@@ -243,18 +243,22 @@ def test_what_was_expected_to_fail_is_outside_of_gates() -> None:
         "gate mean>=1: passed: 1.000 >= 1",
         "gate each: passed: 2 of 2 rollouts solved",
     ]
-    assert summarize(marked).graded == 4  # in the table they stay
+    summary = summarize(marked)
+    assert (summary.graded, [(one.task, one.solved, one.graded) for one in summary.agents[0].xfails]) == (
+        2,
+        [("b", 0, 2)],
+    )
 
 
 def test_a_single_expected_failure_and_one_that_did_not_run_leave_the_plan_right() -> None:
     rows = [*run({"a": (1.0, 0.0, 1.0), "b": (0.0, "not run", "not run")})]
     marked = [row if row.reward else xfail([row])[0] for row in rows]
-    judged = summarize(marked, planned=6, judged=True)
+    judged = summarize(marked, planned=6)
     assert (judged.planned, judged.rows, judged.agents[0].planned, judged.agents[0].planned_tasks) == (2, 2, 2, 1)
 
 
 def gates(rows: Sequence[RolloutRecord]) -> list[Judgment]:
-    return judge([parse_gate("mean>=1"), parse_gate("each")], summarize(rows, judged=True))
+    return judge([parse_gate("mean>=1"), parse_gate("each")], summarize(rows))
 
 
 # Against a baseline
@@ -267,7 +271,7 @@ def test_a_drop_of_one_task_of_thirty_from_four_of_four_to_none() -> None:
     judgment = one("baseline", {**tasks, "t07": NO}, tasks)
     # 4 of 4 solved samples of a task are the earlier ones by chance: 1 / C(8, 4)
     assert str(judgment) == (
-        "gate baseline: failed: mean reward 1.000 -> 0.967 over 30 tasks, a significant drop (p = 0.014)"
+        "gate baseline: failed: mean reward 1.000 -> 0.967 over 30 tasks, a significant drop (p = 0.014, one-sided)"
     )
     judgment = one("baseline", {**noisy, "t07": NO}, {**noisy, "t07": YES})
     assert judgment.passed is True  # among tasks that vary by themselves it is nothing
@@ -276,8 +280,8 @@ def test_a_drop_of_one_task_of_thirty_from_four_of_four_to_none() -> None:
 def test_a_drop_of_all_tasks_is_seen_even_with_one_sample_each() -> None:
     results: Results = dict.fromkeys("abcde", (1.0,))
     judgment = one("baseline", dict.fromkeys("abcde", (0.0,)), results)
-    assert str(judgment) == (
-        "gate baseline: failed: mean reward 1.000 -> 0.000 over 5 tasks, a significant drop (p = 0.031)"  # 1 / 2^5
+    assert str(judgment) == (  # 1 / 2^5
+        "gate baseline: failed: mean reward 1.000 -> 0.000 over 5 tasks, a significant drop (p = 0.031, one-sided)"
     )
 
 
@@ -286,7 +290,7 @@ def test_a_drop_of_one_task_with_samples_enough() -> None:
     before: Results = {"a": (1.0,) * 8, "b": (1.0,) * 8, "c": (0.0,) * 8}
     after: Results = {"a": (0.0,) * 8, "b": (1.0,) * 8, "c": (1.0,) * 8}
     assert str(one("baseline", after, before)) == (
-        "gate baseline: failed: significant drop on a 8/8 -> 0/8 (p = 0.00047)"
+        "gate baseline: failed: significant drop on a 8/8 -> 0/8 (p = 0.00047, two-sided)"
     )
 
 
@@ -301,24 +305,77 @@ def test_the_same_mean_with_tasks_swapped_is_lost_and_no_significant_drop() -> N
 def test_a_run_that_is_no_worse_passes_and_says_so() -> None:
     judgment = one("baseline", {"a": YES, "b": (1.0, 0.0, 1.0, 1.0)}, {"a": YES, "b": YES})
     assert str(judgment) == (
-        "gate baseline: passed: mean reward 1.000 -> 0.875 over 2 tasks, no significant drop (p = 0.5)"
+        "gate baseline: passed: mean reward 1.000 -> 0.875 over 2 tasks, no significant drop (p = 0.5, one-sided)"
     )
 
 
 def test_new_and_changed_tasks_are_not_compared_and_a_missing_result_fails() -> None:
     before = {"A": YES, "B": YES, "C": YES}
-    judgment = one("baseline", {"A": YES, "B": YES, "D": NO}, before)
-    assert judgment.passed is True  # C was not selected, D is new
-    selected = {("codex", "default", None): frozenset("ABCD")}
-    judgment = one("baseline", {"A": YES, "B": YES, "D": NO}, before, selected=selected)
+    left_out = Selection({}, {("codex", "default", None): frozenset("C")})
+    judgment = one("baseline", {"A": YES, "B": YES, "D": NO}, before, selection=left_out)
+    assert judgment.passed is True  # C was left out on purpose, D is new
+    selection = Selection({("codex", "default", None): frozenset("ABCD")})
+    judgment = one("baseline", {"A": YES, "B": YES, "D": NO}, before, selection=selection)
     assert str(judgment) == "gate baseline: failed: no result for C, which the baseline has"
     judgment = one("baseline", {"A": YES, "C": (None,) * 4}, before)
     assert str(judgment) == "gate baseline: failed: no result for C, which the baseline has"
 
 
+@pytest.mark.parametrize("gate", ["baseline", "lost<=9"])
+def test_task_of_the_baseline_without_a_row_leaves_gates_undecided(gate: str) -> None:
+    """Rows alone don't say why a task has none: another shard may have it."""
+    before = {"A": YES, "B": YES, "C": YES}
+    judgment = one(gate, {"A": YES, "B": YES}, before)
+    assert judgment.passed is None
+    assert judgment.text.endswith("; no row of C, which the baseline has")
+    judgment = one(gate, {"A": YES, "B": YES}, before, accepts_missing=True)
+    assert judgment.passed is True
+    assert judgment.text.endswith("; accepted: no row of C")
+    assert one("lost<=0", {"A": NO, "B": YES}, before).passed is False
+
+
+def test_task_that_is_gone_is_named_and_does_not_block() -> None:
+    gone = Selection({("codex", "default", None): frozenset("A")}, gone=frozenset("C"))
+    judgment = one("baseline", {"A": YES}, {"A": YES, "C": YES}, selection=gone)
+    assert judgment.passed is True
+    assert judgment.text.endswith(", no significant drop (p = 1, one-sided); gone: C")
+    judgment = one("baseline", {"A": YES}, {"A": YES, "B": YES, "C": YES}, selection=gone)
+    assert judgment.passed is None
+    assert judgment.text.endswith("; no row of B, which the baseline has; gone: C")
+
+
+@pytest.mark.parametrize(
+    ("gate", "passed", "text"),
+    [
+        ("mean>=0.7", True, "0.750 >= 0.7; accepted: 4 of 8 rollouts did not run"),
+        ("mean>=0.8", False, "0.750 < 0.8; accepted: 4 of 8 rollouts did not run"),
+        ("each", False, "3 of 4 rollouts solved; accepted: 4 of 8 rollouts did not run"),
+        ("none", True, "4 of 4 rollouts graded; accepted: 4 of 8 rollouts did not run"),
+        ("pass@4>=0.5", None, "no task has 4 samples; accepted: 4 of 8 rollouts did not run"),
+    ],
+)
+def test_accepted_missing_rollouts_are_named(gate: str, passed: bool | None, text: str) -> None:
+    results: Results = {"a": (1.0, 1.0, "not run", "interrupted"), "b": (1.0, 0.0, "not run", "not run")}
+    assert one(gate, results).passed is (False if gate in ("each", "mean>=0.9") else None)
+    judgment = one(gate, results, accepts_missing=True)
+    assert (judgment.passed, judgment.text) == (passed, text)
+
+
+def test_accepting_what_is_missing_accepts_no_error_and_no_empty_run() -> None:
+    judgment = one("mean>=0.8", {"a": (1.0, 1.0, None, "not run")}, accepts_missing=True)
+    assert judgment.passed is None
+    assert judgment.text == (
+        "0.667 to 1.000, as those turn out that have no reward (1 without a reward); "
+        "accepted: 1 of 4 rollouts did not run"
+    )
+    for gate in ("mean>=0", "none", "each", "baseline", "lost<=9"):
+        results: Results = {"a": ("interrupted", "not run")}
+        assert one(gate, results, {"a": YES}, accepts_missing=True).passed is not True
+
+
 def test_a_result_that_may_still_come_leaves_the_baseline_gate_undecided() -> None:
     before = {"A": YES, "B": YES, "C": YES}
-    selected: dict[Identity, frozenset[str]] = {("codex", "default", None): frozenset("ABC")}
+    selected = Selection({("codex", "default", None): frozenset("ABC")})
     rows = [*run({"A": YES, "B": (None, "not run", "not run", "not run"), "C": ("not run",) * 4})]
     then = Baseline(Path("x"), summarize(run(before, run_id="old")))
     [judgment] = judge([parse_gate("baseline")], summarize(rows), then, selected)
@@ -331,7 +388,7 @@ def test_a_result_that_may_still_come_leaves_the_baseline_gate_undecided() -> No
 
 def test_an_agent_that_has_not_begun_leaves_the_baseline_gate_undecided() -> None:
     then = Baseline(Path("x"), both("gpt-4", "gpt-5"))
-    tasks: dict[Identity, frozenset[str]] = {("codex", model, None): frozenset("a") for model in ("gpt-4", "gpt-5")}
+    tasks = Selection({("codex", model, None): frozenset("a") for model in ("gpt-4", "gpt-5")})
     begun = summarize(run({"a": YES}, model="gpt-5", agents=2))
     [judgment] = judge([parse_gate("baseline")], begun, then, tasks)
     assert judgment.passed is None
@@ -343,15 +400,15 @@ def test_an_agent_that_has_not_begun_leaves_the_baseline_gate_undecided() -> Non
 def test_an_agent_without_any_result_fails_too_where_the_baseline_has_some() -> None:
     """All that was selected of it was skipped, say; the other agent is no worse."""
     then = Baseline(Path("x"), both("gpt-4", "gpt-5"))
-    tasks: dict[Identity, frozenset[str]] = {
-        ("codex", model, None): frozenset("ab") for model in ("gpt-4", "gpt-5", "gpt-6")
-    }
+    tasks = Selection({("codex", model, None): frozenset("ab") for model in ("gpt-4", "gpt-5", "gpt-6")})
     told = [str(one) for one in judge([parse_gate("baseline"), parse_gate("lost<=0")], both("gpt-5"), then, tasks)]
     assert told[0].startswith("gate baseline: failed: codex/gpt-5: mean reward 1.000 -> 1.000 over 1 task, no signif")
     assert told[0].endswith("; codex/gpt-4: no result for a, which the baseline has")
     assert told[1].startswith("gate lost<=0: undecided: ")
     assert told[1].endswith("; codex/gpt-4: 0 to 1 lost, as those turn out that have no reward: a")
-    [judgment] = judge([parse_gate("baseline")], both("gpt-5"), then, {("codex", "gpt-5", None): frozenset("a")})
+    [judgment] = judge(
+        [parse_gate("baseline")], both("gpt-5"), then, Selection({("codex", "gpt-5", None): frozenset("a")})
+    )
     assert judgment.passed is True  # nothing of the other was selected
 
 
@@ -361,7 +418,10 @@ def test_a_changed_task_is_not_compared() -> None:
     [judgment] = judge([parse_gate("lost<=0")], summarize(now), Baseline(Path("x"), then))
     assert judgment.text == "1 lost that the baseline always solves: A"
     [judgment] = judge([parse_gate("baseline")], summarize(now[4:]), Baseline(Path("x"), then))
-    assert (judgment.passed, judgment.text) == (None, "no task can be compared: all are new or changed")
+    assert (judgment.passed, judgment.text) == (
+        None,
+        "no task can be compared: all are new or changed; no row of A, which the baseline has",
+    )
 
 
 def test_rewards_that_are_lacking_leave_a_comparison_undecided() -> None:

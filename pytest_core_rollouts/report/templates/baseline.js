@@ -60,7 +60,7 @@ const comparison = (one) =>
       h(
         "p",
         { class: "muted small" },
-        `So large a difference by chance alone: p = ${one.p} on these tasks. ${one.power.map((text) => `${text[0].toUpperCase()}${text.slice(1)}.`).join(" ")}`,
+        `So large a difference by chance alone: p = ${one.p} on these tasks (two-sided). ${one.power.map((text) => `${text[0].toUpperCase()}${text.slice(1)}.`).join(" ")}`,
       ),
     one.rows.length > 0 &&
       h(
@@ -88,7 +88,7 @@ const comparison = (one) =>
                     scope: "col",
                     class: "num",
                     title: {
-                      p: "Fisher's exact test of the solved samples",
+                      p: "Fisher's exact test of the solved samples, two-sided",
                       Corrected: "Holm's correction for all tasks compared",
                     }[head],
                   },

@@ -20,6 +20,7 @@ const agentsTable = () => {
     "Agent",
     "Mean reward",
     "95% interval",
+    "Tasks solved",
     "pass@1",
     most > 1 && `pass@${most}`,
     "Outcomes",
@@ -27,9 +28,9 @@ const agentsTable = () => {
     "Mean time",
     tokens && "Tokens",
   ].filter(Boolean);
-  const numeric = new Set(["pass@1", `pass@${most}`, "Graded", "Mean time", "Tokens"]);
+  const numeric = new Set(["Tasks solved", "pass@1", `pass@${most}`, "Graded", "Mean time", "Tokens"]);
   const body = report.agents.map((agent, at) => {
-    const rows = report.rows.filter((row) => row.agent === at);
+    const rows = report.rows.filter((row) => row.agent === at && !row.xfail);
     const pass = (k) => agent.passAt.find((point) => point.k === k)?.text ?? "n/a";
     return h(
       "tr",
@@ -58,6 +59,14 @@ const agentsTable = () => {
           { class: "muted small" },
           agent.meanReward.range === "-" ? "none: too few tasks" : agent.meanReward.range,
         ),
+      ),
+      h(
+        "td",
+        {
+          class: "num",
+          title: agent.tasksSolved.missing ? `${agent.tasksSolved.most} if every missing rollout had passed` : null,
+        },
+        agent.tasksSolved.text,
       ),
       h("td", { class: "num" }, pass(1)),
       most > 1 && h("td", { class: "num" }, pass(most)),

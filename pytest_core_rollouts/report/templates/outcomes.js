@@ -8,7 +8,7 @@ const NAMES = {
   failed: "the agent gave up or broke off: reward 0",
   error: "could not be run or graded: no reward",
   cancelled: "cancelled: no reward",
-  "not run": "selected, and not run, or interrupted",
+  "not run": "planned, and not run, or interrupted",
 };
 const GLYPHS = {
   solved: "",

@@ -2,12 +2,13 @@
 
 const headline = () => {
   const rows = report.rows.length;
+  const planned = report.planned + report.plannedXfails;
   const starts = report.runs
     .map((run) => run.first)
     .filter(Boolean)
     .sort();
   const facts = [
-    rows < report.planned && `${rows.toLocaleString("en")} of ${plural(report.planned, "rollout")} selected have a row`,
+    rows < planned && `${rows.toLocaleString("en")} of ${plural(planned, "rollout")} planned have a row`,
     `up to ${plural(mostSamples(), "sample")} of each task`,
     report.runs.length > 1 && plural(report.runs.length, "run"),
     starts.length > 0 &&
@@ -41,6 +42,22 @@ const gained = () =>
       ),
     ),
   );
+
+const expectedToFail = () =>
+  report.agents
+    .filter((agent) => agent.xfails.length)
+    .map((agent) =>
+      h(
+        "p",
+        { class: "muted small xfails" },
+        `Expected to fail${report.agents.length > 1 ? ` by ${oneLine(agent.label, 60)}` : ""}, in no figure: `,
+        agent.xfails.map(([task, solved, graded], at) => [
+          at ? ", " : "",
+          h("a", { href: taskUrl(task) }, oneLine(report.tasks[task])),
+          ` ${solved}/${graded}`,
+        ]),
+      ),
+    );
 
 // Matrix
 
@@ -183,6 +200,7 @@ const overview = () => {
     report.baseline && baselineHint(),
     gained(),
     agentsTable(),
+    expectedToFail(),
     h("div", { class: "columns" }, curves(), h("div", { class: "stack" }, groupHealth(), faults())),
     section,
   ];
