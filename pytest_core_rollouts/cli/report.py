@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pytest_core_rollouts.cli import CommandError
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, slim
-from pytest_core_rollouts.records.rows import read_records, require_agreement, require_regular_file
+from pytest_core_rollouts.records.rows import file_order, read_records, require_agreement, require_regular_file
 from pytest_core_rollouts.report.changes import changes
 from pytest_core_rollouts.report.html import HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import markdown
@@ -22,6 +24,7 @@ from pytest_core_rollouts.results.comparison import (
 )
 from pytest_core_rollouts.results.gate import Gate, GateError, judge, parse_gate
 from pytest_core_rollouts.results.summary import AgentScore, Summary, summarize
+from pytest_core_rollouts.text import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,14 +60,15 @@ def run(arguments: argparse.Namespace) -> int:
     gates = _gates(arguments)
     if arguments.html is not None:
         _require_regular_files(arguments.files)
-    rows = read_rows(arguments.files, arguments.run)
+    files = read_files(arguments.files)
+    rows = select_rows(files, arguments.run)
     baseline = None if arguments.baseline is None else _load_baseline(arguments)
     summary = summarize(rows)
     judgments = judge(gates, summary, baseline, accepts_missing=arguments.allow_missing)
     compared = comparisons(summary, baseline)
     write(markdown(summary, verdicts=list(map(str, judgments)), appendix=[changes(*one) for one in compared]))
     if arguments.html is not None:
-        _write_html(arguments, baseline)
+        _write_html(arguments, [path for path, _ in files], baseline)
     return 0 if all(judgment.passed for judgment in judgments) else 1
 
 
@@ -83,11 +87,11 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _write_html(arguments: argparse.Namespace, baseline: Baseline | None) -> None:
+def _write_html(arguments: argparse.Namespace, files: Sequence[Path], baseline: Baseline | None) -> None:
     """Write the report and print its path and size to stderr, because stdout has the Markdown."""
     try:
         written = write_html(
-            arguments.files,
+            files,
             arguments.html,
             items_limit=arguments.html_items,
             baseline=baseline,
@@ -113,27 +117,41 @@ def _gates(arguments: argparse.Namespace) -> list[Gate]:
 # Reading and writing, also for `compare`
 
 
-def read_rows(paths: Iterable[Path], run_id: str | None = None) -> list[RolloutRecord]:
-    """Return the rows of all files, or of one run in them, without large fields. Raises CommandError."""
-    located: list[tuple[Path, RolloutRecord]] = []
+def read_files(paths: Iterable[Path]) -> list[tuple[Path, list[RolloutRecord]]]:
+    """Return each file with its rows, without large fields, in order of time. Raises CommandError."""
+    files: list[tuple[Path, list[RolloutRecord]]] = []
     seen: set[Path] = set()
     for path in paths:
         if path.resolve() in seen:
             raise CommandError(f"{path} was given twice; remove one of them")
         seen.add(path.resolve())
         try:
-            located += [(path, slim(record)) for record in read_records(path, items=False)]
-            require_agreement(located if len(seen) > 1 else ())
+            files.append((path, [slim(record) for record in read_records(path, items=False)]))
+            if len(files) > 1:
+                require_agreement((file, row) for file, rows in files for row in rows)
         except RecordsError as error:
             raise CommandError(str(error)) from None
-    rows = [record for _, record in located]
+    _note_repeated(rows for _, rows in files)
+    return sorted(files, key=lambda file: file_order(*file))
+
+
+def _note_repeated(files: Iterable[Iterable[RolloutRecord]]) -> None:
+    """Say on stderr how many rollouts are in several files, which agree on them."""
+    often = Counter(itertools.chain.from_iterable({row.rollout_id for row in rows} for rows in files))
+    if repeated := sum(count > 1 for count in often.values()):
+        print(f"{counted(repeated, 'rollout')} in several files, counted once", file=sys.stderr)
+
+
+def select_rows(files: Sequence[tuple[Path, list[RolloutRecord]]], run_id: str | None = None) -> list[RolloutRecord]:
+    """Return the rows of all files, or of one run in them. Raises CommandError if there are none."""
+    rows = [row for _, of_file in files for row in of_file]
     known = sorted({row.run_id for row in rows})
     if run_id is not None:
         rows = [row for row in rows if row.run_id == run_id]
         if not rows:
             raise CommandError(f"no rows of run {run_id}; found runs: {', '.join(known) or 'none'}")
     if not rows:
-        raise CommandError(f"{', '.join(map(str, paths))}: no rows")
+        raise CommandError(f"{', '.join(str(path) for path, _ in files)}: no rows")
     return rows
 
 
@@ -158,7 +176,7 @@ def scores(named: str, *, whole: bool = False) -> tuple[str, Summary]:
     `whole` also if the file lacks planned rollouts.
     """
     file, _, label = named.partition("::")
-    rows = read_rows([Path(file)])
+    rows = select_rows(read_files([Path(file)]))
     if whole and (lacks := missing_rows(Path(file), rows)):
         raise CommandError(f"{lacks}; {FINISH_OR_ALLOW}")
     summary = summarize(newest_versions(rows))

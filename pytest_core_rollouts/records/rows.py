@@ -41,6 +41,7 @@ __all__ = [
     "append",
     "check_writable",
     "effective_rows",
+    "file_order",
     "read_located",
     "read_records",
     "record_at",
@@ -218,6 +219,15 @@ def _with_items(path: Path, record: RolloutRecord) -> RolloutRecord:
     if items is None:
         warn(f"{missing_text(path, str(record.items_file['file']))}; read without its trajectory")
     return dataclasses.replace(record, items=items, items_file=None)
+
+
+def file_order(path: Path, records: Iterable[RolloutRecord]) -> tuple[str, int, str]:
+    """Return a key that sorts files by the time of their newest row: what counts must not depend on who names them how.
+
+    Of copies of one file that were made at different times, the longer one is newer.
+    """
+    starts = [record.started_at or "" for record in records]
+    return max(starts, default=""), len(starts), str(path)
 
 
 def require_agreement(rows: Iterable[tuple[Path, RolloutRecord]]) -> None:

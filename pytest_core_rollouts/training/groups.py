@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_core_rollouts.records.record import RolloutRecord, slim
-from pytest_core_rollouts.records.rows import effective_rows, read_located, record_at, require_agreement
+from pytest_core_rollouts.records.rows import effective_rows, file_order, read_located, record_at, require_agreement
 
 
 @dataclass(frozen=True)
@@ -130,13 +130,18 @@ class Selection:
 def read_rows(paths: Iterable[Path], *, items: bool) -> list[Row]:
     """Return the effective row of each rollout in all files, in the order of first appearance.
 
-    `items` says whether Items are read, so that `has_items` is known. Raises RecordsError.
+    Files are read in order of time, in whatever order they are named. `items` says whether Items are read, so that
+    `has_items` is known. Raises RecordsError.
     """
-    rows = [
-        Row(slim(record, notes=(), outputs=()), path, offset, record.items is not None)
+    files = [
+        [
+            Row(slim(record, notes=(), outputs=()), path, offset, record.items is not None)
+            for offset, record in read_located(path, items=items)
+        ]
         for path in paths
-        for offset, record in read_located(path, items=items)
     ]
+    files.sort(key=lambda rows: file_order(rows[0].path, (row.record for row in rows)) if rows else ("", 0, ""))
+    rows = [row for of_file in files for row in of_file]
     require_agreement((row.path, row.record) for row in rows)
     return [rows[row.position] for row in effective_rows(row.record for row in rows).values()]
 

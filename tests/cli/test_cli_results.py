@@ -398,3 +398,24 @@ def test_expected_failures_are_in_no_figure(tmp_path: Path, capfd: pytest.Captur
     assert text.startswith("4 rollouts: 2 tasks, 2 samples each, and 2 expected to fail\n")
     assert "- expected to fail, in no figure: x 0/1 of 2\n" in text
     assert "| x " not in text
+
+
+def test_order_of_files_changes_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A copy from before a resume, and the resumed file: the newer rows count, whichever file is named first."""
+
+    def at(hour: int, row: RolloutRecord, **changes: Any) -> RolloutRecord:
+        return replace(row, started_at=f"2026-11-01T0{hour}:00:00+00:00", **changes)
+
+    one, two, three = run({"t": (0.0, None, "interrupted")})
+    before = [at(1, one), at(1, two, error="first"), at(1, three)]
+    regraded = at(1, one, reward=1.0, grading_digest="new")
+    after = [*before, regraded, at(2, two, error="second"), at(2, three, status="error", error="third")]
+    files = written(tmp_path / "z.jsonl", *before), written(tmp_path / "a.jsonl", *after)
+    for verb in (("report",), ("export", "--format", "groups")):
+        first = said(capfd, *verb, *files)
+        assert said(capfd, *verb, *reversed(files))[:2] == first[:2]
+        assert first[1] == said(capfd, *verb, files[1])[1]
+    code, text, err = said(capfd, "report", *files)
+    assert (code, err) == (0, "3 rollouts in several files, counted once\n")
+    assert "second" in text
+    assert "first" not in text
