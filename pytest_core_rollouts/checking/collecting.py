@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.checking.checks import Finding
-from pytest_core_rollouts.collecting.collect import RolloutItem
+from pytest_core_rollouts.collecting.collect import RolloutItem, left_out_key
 from pytest_core_rollouts.collecting.task_data import refusal, refused_key
 from pytest_core_rollouts.embedded.hidden import Places, find_places
 from pytest_core_rollouts.grading.answers import Answer, Grade
@@ -64,6 +64,9 @@ class Collected:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.rootpath = session.config.rootpath
         self.env_listed = session.config.getini("rollout_task_env") is not None
+        for folder, why in session.config.stash.get(left_out_key, {}).items():
+            message = f"{why}, so pytest leaves out this folder and the tasks in it; rename it"
+            self.faults.append(Finding("load", folder.name, message, folder))
         for item in session.items:
             if isinstance(item, RolloutItem):
                 self.tasks.setdefault(item.task.id, (item.task, item.ihook))

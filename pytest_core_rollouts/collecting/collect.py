@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import warnings
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from pytest_core_rollouts.tasks.folders import (
     is_task,
     is_task_folder,
     leads_back,
+    norecurse_pattern,
     root_of,
     safe_name,
     settings_of_pytest,
@@ -33,6 +33,8 @@ from pytest_core_rollouts.tasks.task import Task, load_task
 from pytest_core_rollouts.tasks.task_settings import UNFINISHED
 from pytest_core_rollouts.text import name_problem, one_line, printable
 
+left_out_key = pytest.StashKey[dict[Path, str]]()
+"""Folders with tasks that pytest leaves out, and why."""
 ids_key = pytest.StashKey[dict[str, Path]]()
 tags_key = pytest.StashKey[set[str]]()
 UNSELECTABLE = ("[", "::", "\\")
@@ -78,22 +80,13 @@ def ignore(path: Path, config: pytest.Config) -> bool | None:
     if path.is_symlink() and path.is_dir() and leads_back(path, config.stash[settings_key].roots):
         warn(f"{path} is left out: it is a link to {path.resolve()}, which is collected there")
         return True
-    if (pattern := _norecurse_pattern(path, config)) is not None and _holds_tasks(path):
-        warn(f"{path} is left out: the ini key norecursedirs has {pattern}; rename the folder")
-    return None
-
-
-def _norecurse_pattern(path: Path, config: pytest.Config) -> str | None:
-    """Return the pattern for which pytest leaves out a folder within a tasks root; None if it doesn't."""
     roots = config.stash[settings_key].roots
-    if path in roots or root_of(path, roots) is None:
-        return None
-    patterns: list[str] = config.getini("norecursedirs")
-    return next((one for one in patterns if fnmatch.fnmatch(path.name, one)), None)
-
-
-def _holds_tasks(folder: Path) -> bool:
-    return folder.is_dir() and any(is_task(found.parent) for found in folder.rglob("instruction.md"))
+    if path not in roots and root_of(path, roots) is not None and path.is_dir():
+        pattern = norecurse_pattern([path.name], config.getini("norecursedirs"))
+        if pattern is not None and any(is_task(found.parent) for found in path.rglob("instruction.md")):
+            config.stash.setdefault(left_out_key, {})[path] = why = f"the ini key norecursedirs has {pattern}"
+            warn(f"{path} is left out: {why}; rename the folder")
+    return None
 
 
 def directory(path: Path, parent: pytest.Collector) -> TaskDirectory | RefusedFolder | None:

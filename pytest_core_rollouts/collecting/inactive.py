@@ -12,13 +12,19 @@ from pytest_core_rollouts.collecting.task_data import RefusedFolder
 from pytest_core_rollouts.options import task_sources
 from pytest_core_rollouts.options.activation import roots_of
 from pytest_core_rollouts.records.kept_folders import is_kept_folder, kept_folder_around
-from pytest_core_rollouts.tasks.folders import count_tasks, is_task_folder, settings_of_pytest
+from pytest_core_rollouts.tasks.folders import is_task_folder, norecurse_pattern, settings_of_pytest, tasks_below
+from pytest_core_rollouts.text import counted
 
 
 def header(config: pytest.Config) -> str | None:
     """Return the line that says which tasks there are; None in a project without tasks."""
     roots = roots_of(config)
-    found = [f"{tasks} task{'s' if tasks > 1 else ''}"] if (tasks := count_tasks(roots)) else []
+    tasks, patterns = tasks_below(roots), config.getini("norecursedirs")
+    left_out = sum(
+        norecurse_pattern(folder.relative_to(root).parts, patterns) is not None for folder, root in tasks.items()
+    )
+    found = [counted(len(tasks) - left_out, "task")] if tasks else []
+    found[0:1] = [f"{found[0]} ({left_out} more left out by norecursedirs)"] if left_out else found[0:1]
     places = [shown(root, config) for root in roots] if tasks else []
     if sources := [shown(file, config) for file in task_sources.files(config)]:
         found.append("tasks made in code")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pytest_core_rollouts.text import escaped, name_problem
@@ -104,7 +105,17 @@ def names_tasks(path: Path, roots: Sequence[Path]) -> bool:
 
 def count_tasks(roots: Sequence[Path]) -> int:
     """How many task folders the roots hold."""
-    return len({folder for root in roots for folder in _tasks_in(str(root), is_root=True)})
+    return len(tasks_below(roots))
+
+
+def tasks_below(roots: Sequence[Path]) -> dict[Path, Path]:
+    """The task folders that the roots hold, each with its root."""
+    return {Path(folder): root for root in roots for folder in _tasks_in(str(root), is_root=True)}
+
+
+def norecurse_pattern(names: Iterable[str], patterns: Sequence[str]) -> str | None:
+    """The pattern of the ini key norecursedirs that one of these folder names matches; None if none does."""
+    return next((one for name in names for one in patterns if fnmatch.fnmatch(name, one)), None)
 
 
 def _tasks_in(folder: str, *, is_root: bool = False) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -203,3 +205,19 @@ def test_a_task_in_a_folder_that_pytest_leaves_out_is_named(project: Project) ->
     for folder in ("build", "dist"):
         assert f"{folder} is left out: the ini key norecursedirs has {folder}; rename the folder" in text_of(result)
     assert "venv" not in text_of(result)
+    assert "rollouts: 1 task (2 more left out by norecursedirs) in tasks, not asked for" in text_of(project.run())
+    named = project.run_apart("tasks/build", "tasks/dist/b")
+    assert outcomes(named) == {"passed": 2}, "a folder that is named is collected"
+    assert "left out" not in text_of(named)
+    checked = subprocess.run(
+        [sys.executable, "-m", "pytest_core_rollouts", "check", "--core", "none"],
+        cwd=project.path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 1
+    message = (
+        "error: the ini key norecursedirs has build, so pytest leaves out this folder and the tasks in it; rename it"
+    )
+    assert f"tasks/build:1: {message} [load]" in checked.stdout
