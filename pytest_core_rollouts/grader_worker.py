@@ -124,7 +124,7 @@ class _Worker:
 
 
 def _load(pickled: bytes | None, path: Path | None, task_id: str, digest: str) -> Task:
-    """Return the task from its pickle, or from its folder if there is none."""
+    """Return the task from its pickle, or from its folder if it has no pickle."""
     problem = "its objects can't be pickled"
     if pickled is not None:
         try:

@@ -189,7 +189,7 @@ class Client:
         """Yield live events, from now on, until the server ends the stream; close it with `contextlib.aclosing`.
 
         `opened` is called when the stream is open: everything that happens later is on it.
-        It is tried once, because the stream only tells its reader when to look; the Turn list has the facts.
+        It is tried once, because the stream only shows when to read the Turn list, which has the facts.
         Raises StreamLost if the stream breaks off, is malformed, or has no complete line for the policy's
         `stream_silence`.
         """

@@ -92,7 +92,7 @@ RESPONSE_FAULTS: Mapping[str, FaultPolicy] = {
     "400 invalid_request_error": _response("the server rejected the request as invalid"),
     "400 invalid_beta": _response("the server speaks another version of the API"),
     "400 unsupported_or_invalid_configuration": _response("this deployment does not support what was requested"),
-    "400 model_provider_required": _response("the deployment has no model of its own"),
+    "400 model_provider_required": _response("the deployment has no default model"),
     "401": _response("the API key is wrong", stops=True),
     "401 invalid_api_key": _response("the API key is wrong", stops=True),
     "403": _response("the API key lacks permission", stops=True),

@@ -115,7 +115,7 @@ async def retrying(policy: RetryPolicy, budget: Budget, attempt: Callable[[], Aw
 
 
 def retry_after_seconds(value: str | None, server_date: str | None, now: float) -> float | None:
-    """Return the seconds that a Retry-After header asks for; None if there is none or it is invalid.
+    """Return the seconds that a Retry-After header asks for; None if it is missing or invalid.
 
     A date is compared with the server's own Date header if there is one, because clocks differ. `now` is Unix time.
     """

@@ -141,7 +141,7 @@ class Transport:
             "read": read_timeout,
             "write": policy.read_timeout,
         }
-        # With `stream`, httpx adds no headers of its own, which takes half of the time of making a request.
+        # With `stream`, httpx does not add its headers, which takes half of the time of making a request.
         stream = httpx.ByteStream(call.body or b"")
         url = self.base_url + call.path
         return httpx.Request(call.method, url, headers=headers, stream=stream, extensions={"timeout": timeouts})

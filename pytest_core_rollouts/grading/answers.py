@@ -71,17 +71,17 @@ __all__ = [
 ANSWER_LIMIT: Final = 1024 * 1024
 """Bytes of an answer that are read at most; a larger one is graded 0, unread."""
 TEXT_LIMIT: Final = 64 * 1024
-"""Bytes (as UTF-8) kept of an answer that is no JSON."""
+"""Bytes (as UTF-8) kept of an answer that is not JSON."""
 REASONS_LIMIT: Final = 100
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the agent left: a JSON `value`, or the `problem` that there is none to grade.
+    """What the agent left: a JSON `value`, or the `problem` that leaves nothing to grade.
 
-    `problem` is one line (missing, too large, not valid JSON); `text` is the beginning of what was no JSON, with U+FFFD
-    for bytes that are not UTF-8. `artifacts` are the further files that the task's `outputs` name, as they arrived:
-    content by path below `/workspace/outputs`.
+    `problem` is one line (missing, too large, not valid JSON); `text` is the beginning of what was not JSON, with
+    U+FFFD for bytes that are not UTF-8. `artifacts` are the further files that the task's `outputs` name, as they
+    arrived: content by path below `/workspace/outputs`.
     """
 
     value: Any = None

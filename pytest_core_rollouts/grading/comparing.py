@@ -60,9 +60,9 @@ DEFAULT_TOLERANCE: Final = Tolerance(relative=1e-6)
 class KeyRule:
     """What holds for one value and everything in it, in place of the rules for the whole answer.
 
-    `tolerance` is for integers too; `exact` allows numbers no difference and texts none in white space or Unicode form;
-    `ignore_case` compares texts case-folded. Two are about the value alone: with `unordered` an array's elements may
-    come in any order, and each value of `one_of` is as right as the expected one.
+    `tolerance` is for integers too; `exact` allows no difference of numbers, and none of white space or Unicode
+    form in texts; `ignore_case` compares texts case-folded. Two are only about the value: with `unordered` an
+    array's elements may come in any order, and each value of `one_of` is as right as the expected one.
     """
 
     tolerance: Tolerance | None = None
@@ -295,7 +295,7 @@ class _Comparison:
         return ("integer", value) if isinstance(value, int) and mode.integers_exact else None
 
     def _paired_off(self, expected: list[Any], answered: list[Any], path: Path, mode: _Mode) -> dict[int, int]:
-        """The most pairs of matching elements, by index. Answered elements past twice the expected ones stay alone."""
+        """The most pairs of matching elements, by index. Answered elements past twice the expected ones get none."""
         matches = [
             [
                 other

@@ -1,7 +1,8 @@
 """Rules for single values of an answer: the paths that name them, and what each rule may be about.
 
 A path is written as reasons show it, from the top of the object: `totals.north`, `rows[2].price`, and
-`totals["North East"]` for a key that is no plain word. `rows[*].price` and `totals.*` name every element and every key.
+`totals["North East"]` for a key that is not a plain word. `rows[*].price` and `totals.*` name every element and every
+key.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def _unquoted(literal: str) -> str:
 def rules_by_path(expected: Mapping[str, Any], rules: Mapping[str, KeyRule]) -> dict[Path, KeyRule]:
     """Each rule under every path into `expected` that it names; of two for one place the one with fewer `*` holds.
 
-    Raises BadRule for a path that is none, that leads nowhere, or whose value the rule can't be about.
+    Raises BadRule for a path that is invalid, that leads nowhere, or whose value the rule can't be about.
     """
     patterns: dict[Pattern, str] = {}
     for written in rules:

@@ -49,8 +49,8 @@ class GraderFailed(Exception):
 class Graders:
     """At most `most` graders at a time, each in a thread and within `seconds`.
 
-    Threads are used again, for starting one takes longer than most grading. One can't be ended from outside: where a
-    grader overruns, its thread is left alone, and its place goes to the next grader with another. Threads are daemons,
+    Threads are reused, because starting one takes longer than most grading. A thread can't be ended from outside: if a
+    grader overruns, its thread runs on, and the next grader gets a new one. Threads are daemons,
     so that none keeps the process from ending. Belongs to one event loop.
     """
 

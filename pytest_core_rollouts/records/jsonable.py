@@ -20,7 +20,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def jsonable(value: Any, depth: int = MAX_DEPTH) -> Any:
-    """`value` built of None, bool, int, finite float, str, list and dict alone; never raises for what it does not know.
+    """`value` built only of None, bool, int, finite float, str, list and dict; never raises for an unknown type.
 
     What JSON has no word for is written so that the row survives and numbers stay numbers: NaN and the infinities
     become null; a Decimal or Fraction, a path, a date or any other object its text; bytes their UTF-8 text; a set a

@@ -1,7 +1,7 @@
 """Folders beside a JSONL that hold what agents left: how they are called, how they are recognized.
 
-A name that begins with a dot is left alone by pytest, upload steps, shells and editors, where this plugin is not
-installed too. Imports next to nothing: every run of pytest, in any project, comes by here.
+pytest, upload steps, shells and editors skip a name that begins with a dot, even where this plugin is not
+installed. Imports next to nothing: every run of pytest, in any project, comes by here.
 """
 
 from __future__ import annotations

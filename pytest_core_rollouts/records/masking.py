@@ -22,7 +22,7 @@ _CREDENTIAL = (
     r"|password)"
 )
 _FIELD = re.compile(rf"(?i)(?:.*[-_])?{_CREDENTIAL}")
-"""Names of fields and headers whose value is a credential, whoever's it is."""
+"""Names of fields and headers whose value is a credential, of any server."""
 _SPOKEN = re.compile(
     rf"(?i)((?:\b|[-_]){_CREDENTIAL}[\"']?\s*[:=]\s*[\"']?)((?:bearer|basic)\s+)?([^\s\"',;]{{8,}})|(\bbearer\s+)([\w.~+/=-]{{16,}})"
 )
@@ -118,7 +118,7 @@ HIDDEN = "(hidden)"
 
 
 class Withheld(Exception):
-    """Stands for what a grader raised, with the place where it did; `str()` tells its type alone."""
+    """Stands for what a grader raised, with the place where it did; `str()` only shows its type."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(f"{type(error).__name__}, its text left out (--rollout-hide-expected)")

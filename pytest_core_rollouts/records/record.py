@@ -473,7 +473,7 @@ def count_planned(rollouts: Iterable[tuple[str, str]]) -> dict[tuple[str, str], 
     """Count what a run is going to do, given the (agent, task) of every rollout selected. Each row carries it.
 
     Returns for each (agent, task): {"run": all rollouts selected, "agent": those of this agent, "tasks": this agent's
-    tasks, "group": the samples of this task and agent}. With it a report from rows alone knows what never ran.
+    tasks, "group": the samples of this task and agent}. With it a report made only from rows knows what never ran.
     """
     groups: dict[tuple[str, str], int] = {}
     for key in rollouts:

@@ -56,7 +56,7 @@ def _certainty(comparison: Comparison) -> Iterator[str]:
     these, such = comparison.p_these_tasks, comparison.p_such_tasks
     if comparison.difference:
         yield (
-            f"so large a difference by chance alone: {p_clause(these.value)} on these tasks, "
+            f"a difference this large by chance: {p_clause(these.value)} on these tasks, "
             f"{p_clause(such.value)} on tasks like these (both two-sided)"
         )
     yield from could_see(comparison.power)

@@ -27,8 +27,8 @@ def markdown(summary: Summary, *, verdicts: Sequence[str] = (), appendix: Sequen
     """Return the whole report: what ran, verdicts, a row per agent, what missing rewards could change, errors, pass@k
     and pass^k, tasks, expected failures, groups, and then the texts in `appendix` (comparisons).
     """
-    said = "".join(f"- {prose(verdict)}\n" for verdict in verdicts)
-    parts = [*filter(None, (_header(summary), said)), *_parts(summary)]
+    gates = "".join(f"- {prose(verdict)}\n" for verdict in verdicts)
+    parts = [*filter(None, (_header(summary), gates)), *_parts(summary)]
     return "\n".join([*parts, *appendix])
 
 
@@ -252,8 +252,8 @@ def _tasks(summary: Summary, *, whole: bool) -> str:
     columns = [Column("task (solved/graded)", list(map(escape, shown)), numeric=False)]
     for label, of_task in scores.items():
         columns.append(Column(escape(label), [_count(of_task.get(task)) for task in shown]))
-    said = f"{rest}\n" if rest else ""
-    return table(columns) + (f"\n{said}" if said else "") if shown else said
+    below = f"{rest}\n" if rest else ""
+    return table(columns) + (f"\n{below}" if below else "") if shown else below
 
 
 def _chosen(tasks: Sequence[str], scores: dict[str, dict[str, TaskScore]], *, whole: bool) -> tuple[Sequence[str], str]:
@@ -269,9 +269,9 @@ def _chosen(tasks: Sequence[str], scores: dict[str, dict[str, TaskScore]], *, wh
     solved, more = len(tasks) - len(open_tasks), max(0, len(open_tasks) - most)
     if not (open_tasks or whole):
         return (), ""  # the first table shows it
-    said = f"{_counted(solved, 'more task')} solved by every rollout" if solved or more else ""
-    said += f", {more} more not{'' if whole else ' (-v shows them)'}" if more else ""
-    return open_tasks[:most], f"{said}." if said else ""
+    sentence = f"{_counted(solved, 'more task')} solved by every rollout" if solved or more else ""
+    sentence += f", {more} more not{'' if whole else ' (-v shows them)'}" if more else ""
+    return open_tasks[:most], f"{sentence}." if sentence else ""
 
 
 def _count(score: TaskScore | None) -> str:
@@ -339,8 +339,8 @@ def _group_line(agent: AgentScore, whose: str) -> str:
         (health.alike, "all the same in between"),
         (health.empty, "without a reward"),
     ]
-    said = ", ".join(f"{count} {what}" for count, what in kinds if count)
-    return f"- groups{whose}: {health.complete} of {health.total} complete; {said}\n"
+    parts = ", ".join(f"{count} {what}" for count, what in kinds if count)
+    return f"- groups{whose}: {health.complete} of {health.total} complete; {parts}\n"
 
 
 # The step summary of GitHub Actions: a file that `$GITHUB_STEP_SUMMARY` names

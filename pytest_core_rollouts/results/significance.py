@@ -260,7 +260,7 @@ class LeastDrop:
 
 
 def least_drop(counts: Iterable[tuple[int, int, int]]) -> LeastDrop | None:
-    """Return the smallest detectable drop, given each task's (n before, c before, n after); None if there is none.
+    """Return the smallest detectable drop, given each task's (n before, c before, n after); None if none is detectable.
 
     Starts from a run as good as the one before and takes away solved rollouts one by one, spread evenly over the
     tasks. A drop of exactly this size is detected about half of the time.

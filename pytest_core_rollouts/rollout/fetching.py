@@ -87,7 +87,7 @@ def _matches(paths: list[str], outputs: Outputs) -> dict[str, str]:
 
 
 async def _fetch_capped(client: Client, session_id: str, artifact: Artifact, cap: int) -> tuple[bytes, str | None]:
-    """Return the content of an Artifact of at most `cap` bytes, or why there is none."""
+    """Return the content of an Artifact of at most `cap` bytes, or why it is missing."""
     size = artifact.get("size_bytes")
     if isinstance(size, int) and size > cap:
         return b"", f"it has {size:,} bytes; {cap:,} may still be fetched"

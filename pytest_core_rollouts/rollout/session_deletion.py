@@ -26,7 +26,7 @@ MAX_CLIENTS = 4
 async def delete_session(client: Client, session_id: str) -> None:
     """Delete a Session before `client.deadline`, which must be set.
 
-    A busy Session is cancelled if it is still busy at the second try. A Session that does not exist is no fault.
+    A busy Session is cancelled if it is still busy at the second try. A missing Session is not a fault.
     Raises AgentsAPIError if it can't be deleted in time: the last refusal, if there was one.
     """
     assert client.deadline is not None, "a Session can stay busy forever"

@@ -122,9 +122,9 @@ class PollSchedule:
         await cancel_and_wait(self._reader)
 
     async def wait(self, timeout: float) -> bool:
-        """Wait until the next poll is due, for at most `timeout` seconds.
+        """Wait until it is time for the next poll, for at most `timeout` seconds.
 
-        Returns True if the stream announced an end or closed, False if the poll is due by the clock.
+        Returns True if the stream announced an end or closed, False if the pause is over.
         """
         deadline = time.monotonic() + timeout
         while not self._poll_requested:

@@ -49,7 +49,7 @@ class InputFile:
         return cls(path, len(content), hashlib.sha256(content).hexdigest(), content if source is None else source)
 
     def read(self) -> bytes:
-        """The content. Raises TaskError if it is no longer what it was when the task was loaded."""
+        """The content. Raises TaskError if it has changed since the task was loaded."""
         if isinstance(self.source, bytes):
             return self.source
         content = read_file(self.source, self.size)

@@ -70,7 +70,7 @@ def looks_like_task(path: Path) -> bool:
 def settings_of_pytest(folder: Path) -> list[Path]:
     """The files at a folder's top that would configure pytest, links too; some file systems ignore the case."""
     try:
-        names = sorted(os.listdir(folder))  # noqa: PTH208 - names alone, for thousands of folders
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - only names, for thousands of folders
     except OSError:
         return []
     return [folder / name for name in names if name.lower() in SETTINGS_OF_PYTEST]
@@ -96,7 +96,7 @@ def leads_back(link: Path, roots: Sequence[Path]) -> bool:
 
 
 def names_tasks(path: Path, roots: Sequence[Path]) -> bool:
-    """Whether whoever names `path` means tasks: it is one, or its instruction, or is in a root that holds some."""
+    """Whether a user who names `path` means tasks: it is one, or its instruction, or is in a root that holds some."""
     if is_task(path) or (path.name == "instruction.md" and is_task(path.parent)):
         return True
     root = root_of(path, roots)

@@ -1,7 +1,7 @@
 """A project's own graders: a `grader.py` in a task's folder, and what any grader may return.
 
 `grader.py` defines `grade`, which takes any of these by name: `task`, `answer` (an Answer), `artifacts` (the files that
-`outputs` names, content by path), `answer_text` (what the agent wrote, where that is no JSON), `rollout`. It returns a
+`outputs` names, content by path), `answer_text` (what the agent wrote, if that is not JSON), `rollout`. It returns a
 Grade, or a reward from 0 to 1; True and False are 1 and 0.
 
 The file is read and compiled when its task is collected, so that what runs is what the digest says. It runs as a module
@@ -51,7 +51,7 @@ class OwnGrader:
         return POOL.grade(self, task, answer, rollout)
 
     def grade_here(self, task: Any, answer: Answer, rollout: Any) -> Grade:
-        """Call `grade()` in this process. Raises whatever it raises, TypeError or ValueError for what is no grade."""
+        """Call `grade()` in this process. Raises whatever it raises, TypeError or ValueError for an invalid grade."""
         function = self._function()
         values = dict(
             zip(ARGUMENTS, (task, answer, answer.artifacts, answer.text, rollout), strict=True)  # what it may ask for

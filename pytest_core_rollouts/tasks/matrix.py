@@ -93,8 +93,8 @@ class Agent:
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of everything about the agent except its name and key."""
-        said = {key: value for key, value in vars(self).items() if key not in ("name", "api_key")}
-        return hashlib.sha256(json.dumps(said, sort_keys=True, default=_plain).encode()).hexdigest()
+        fields = {key: value for key, value in vars(self).items() if key not in ("name", "api_key")}
+        return hashlib.sha256(json.dumps(fields, sort_keys=True, default=_plain).encode()).hexdigest()
 
     def check(self) -> None:
         """Raise MatrixError where no Core could serve this agent."""
@@ -123,7 +123,7 @@ class Agent:
             raise MatrixError(f"{where}: speaks {', '.join(spoken)}, not {self.protocol}")
         if self.harness == "mcode" and not (self.context_window and self.max_output_tokens):
             needed = "--rollout-context-window and --rollout-max-output-tokens"
-            raise MatrixError(f"{where}: needs {needed} beside a model base URL")
+            raise MatrixError(f"{where}: needs {needed} in addition to a model base URL")
 
     @property
     def effective_protocol(self) -> str | None:
@@ -209,7 +209,7 @@ def new_run_id(now: datetime | None = None) -> str:
 
 
 def run_began(run_id: str) -> datetime | None:
-    """When a run began, as its name tells; None for a name of another kind."""
+    """When a run began, read from its id; None for a name of another kind."""
     if not RUN_ID.fullmatch(run_id):
         return None
     try:

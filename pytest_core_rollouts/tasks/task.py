@@ -126,11 +126,12 @@ class Task:
             raise TaskError(f"task {self.id!r}: {invalid}") from None
 
     def _check(self) -> None:
-        said = {name: value for name in _RULES if (value := getattr(self, name)) is not None}
         given = {
             name: value
-            for name, value in said.items()
-            if value is not _DEFAULTS.get(name) and (value != {} or name == "expected")
+            for name in _RULES
+            if (value := getattr(self, name)) is not None
+            and value is not _DEFAULTS.get(name)
+            and (value != {} or name == "expected")
         }
         for name, value in check(given, _RULES).items():
             if value is not given[name]:
@@ -256,7 +257,7 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode("ascii")).hexdigest()
 
 
-# Rules beside those of task.yaml
+# Rules in addition to those of task.yaml
 
 
 def _id(value: Any) -> str:

@@ -107,11 +107,11 @@ class Xfail:
 # Findings of `check` that `silence` can name
 
 UNFINISHED: Final = "TODO(new-task)"
-"""Stands in a scaffold where something is still to be written."""
+"""Marks an unfinished part of a scaffold."""
 
 FINDINGS: Final = {
     "load": "the task can't be loaded",
-    "unfinished": "a part of the scaffold is still to be written",
+    "unfinished": "a part of the scaffold is unfinished",
     "output-path": "the instruction does not name /workspace/outputs/answer.json",
     "key-not-named": "the instruction does not name a key of the expected answer",
     "nested-key-not-named": "a key further down stands neither in the instruction nor in a file",
@@ -129,7 +129,7 @@ FINDINGS: Final = {
     "solution-unstable": "the solution gives another answer each time",
     "nop-passes": "an agent that does nothing earns a reward",
     "warning": "something about the task's files will not arrive as it is",
-    "silence-unused": "a finding is silenced that is not there",
+    "silence-unused": "a finding is silenced but does not occur",
 }
 """Codes and what they mean."""
 

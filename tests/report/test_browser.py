@@ -260,7 +260,7 @@ def test_the_baseline_and_the_run_have_pages(viewer: Viewer, report: Path) -> No
         page.click("text=What changed")
     assert page.inner_text("h1") == "Compared with the baseline"
     assert page.locator("section.panel").count() == 2
-    assert "by chance alone: p = " in page.inner_text("main")
+    assert "this large by chance: p = " in page.inner_text("main")
     with turning(page):
         page.click("nav >> text=Run")
     shown = page.inner_text("main")

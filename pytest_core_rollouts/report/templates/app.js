@@ -188,7 +188,7 @@ let shownPath = null;
 const draw = () => {
   const { path, search } = route();
   if (shownPath !== null) scrolls.set(shownPath, scrollY);
-  // A page without filters of its own keeps those of the list it was opened from.
+  // A page without its own filters keeps those of the list it was opened from.
   if (path === "/" || path === "/rollouts") readQuery(search);
   byId("search").value = state.q;
   page?.stop?.();

@@ -31,7 +31,7 @@ const baselinePage = () => ({
     h(
       "p",
       { class: "muted" },
-      `${oneLine(report.files.join(", "), 300)} beside ${oneLine(report.baseline.files.join(", "), 300)}: mean rewards on tasks that did not change, with the 95% interval of the difference, paired by task`,
+      `${oneLine(report.files.join(", "), 300)} compared with ${oneLine(report.baseline.files.join(", "), 300)}: mean rewards on tasks that did not change, with the 95% interval of the difference, paired by task`,
     ),
     report.baseline.agents.map(comparison),
     unmatched("Agents that the baseline does not have", report.baseline.onlyNow),
@@ -60,7 +60,7 @@ const comparison = (one) =>
       h(
         "p",
         { class: "muted small" },
-        `So large a difference by chance alone: p = ${one.p} on these tasks (two-sided). ${one.power.map((text) => `${text[0].toUpperCase()}${text.slice(1)}.`).join(" ")}`,
+        `A difference this large by chance: p = ${one.p} on these tasks (two-sided). ${one.power.map((text) => `${text[0].toUpperCase()}${text.slice(1)}.`).join(" ")}`,
       ),
     one.rows.length > 0 &&
       h(

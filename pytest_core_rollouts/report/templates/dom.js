@@ -1,4 +1,4 @@
-// Elements. Text from records reaches the page through text nodes and attributes alone, never as markup.
+// Elements. Text from records reaches the page only through text nodes and attributes, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 

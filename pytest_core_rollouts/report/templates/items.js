@@ -68,7 +68,7 @@ const contentPart = (part) => {
 
 const EDITED = ["old_string", "old_str", "new_string", "new_str"];
 
-/** What an edit changed, found in a call's arguments by the names that tools give it; null where it is no edit. */
+/** What an edit changed, found in a call's arguments by the names that tools give it; null if it is not an edit. */
 const editOf = (args) => {
   if (typeof args === "string") {
     if (isPatch(args)) return [output(args, "patch")];

@@ -121,7 +121,7 @@ const grading = (row, detail) => {
           ),
         ),
       ),
-    detail.answerText && [h("h2", null, "What it wrote is no JSON"), textBlock(detail.answerText, { label: "answer" })],
+    detail.answerText && [h("h2", null, "What it wrote is not JSON"), textBlock(detail.answerText, { label: "answer" })],
     answer,
   );
 };
