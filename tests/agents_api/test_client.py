@@ -100,7 +100,7 @@ def test_session_without_a_turn_can_not_be_cancelled_or_deleted() -> None:
 
     with FakeCore(script=lambda body: Script(prepare_seconds=None)) as core:
         run(core, use)
-        assert core.counts["cancel"] == core.counts["delete"] == 1  # whoever asked decides what a conflict means
+        assert core.counts["cancel"] == core.counts["delete"] == 1  # the caller decides what a conflict means
 
 
 def test_same_key_and_body_return_the_same_session() -> None:

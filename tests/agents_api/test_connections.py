@@ -158,7 +158,7 @@ class Tunnels:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[int]:
-        """In a thread of its own; its port."""
+        """Serve in its own thread. Yields the port."""
         loop = asyncio.new_event_loop()
         server = loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._context))
         thread = threading.Thread(target=loop.run_forever)

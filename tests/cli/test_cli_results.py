@@ -30,7 +30,7 @@ def written(path: Path, *rows: RolloutRecord) -> Path:
     return path
 
 
-def said(capfd: pytest.CaptureFixture[str], *args: str | Path) -> tuple[int, str, str]:
+def run_command(capfd: pytest.CaptureFixture[str], *args: str | Path) -> tuple[int, str, str]:
     code = main([str(arg) for arg in args])
     out, err = capfd.readouterr()
     return code, out, err
@@ -38,19 +38,19 @@ def said(capfd: pytest.CaptureFixture[str], *args: str | Path) -> tuple[int, str
 
 def test_the_report_of_a_file_is_the_report_of_its_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rows = [*run({"a": (1.0, None), "b": (0.0, "not run")})]
-    assert said(capfd, "report", written(tmp_path / "x.jsonl", *rows)) == (0, markdown(summarize(rows)), "")
+    assert run_command(capfd, "report", written(tmp_path / "x.jsonl", *rows)) == (0, markdown(summarize(rows)), "")
 
 
 def test_files_are_merged_and_runs_can_be_chosen(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     one = written(tmp_path / "1.jsonl", *run({"a": (1.0, 1.0)}, run_id="r1"))
     two = written(tmp_path / "2.jsonl", *run({"a": (0.0, 1.0)}, run_id="r2"), *run({"b": (0.0,)}, run_id="r3"))
-    code, text, _ = said(capfd, "report", one, two)
+    code, text, _ = run_command(capfd, "report", one, two)
     assert code == 0
     assert text.startswith("5 rollouts: 2 tasks, 1 to 4 samples each, 3 runs merged\n")
     assert "| a                    |   3/4 |" in text
-    _, text, _ = said(capfd, "report", two, "--run", "r3")
+    _, text, _ = run_command(capfd, "report", two, "--run", "r3")
     assert text.startswith("1 rollout: 1 task, 1 sample each\n")
-    assert said(capfd, "report", two, "--run", "r9")[2] == "ERROR: no rows of run r9; found runs: r2, r3\n"
+    assert run_command(capfd, "report", two, "--run", "r9")[2] == "ERROR: no rows of run r9; found runs: r2, r3\n"
 
 
 def test_the_same_rows_give_the_same_bytes_in_any_order_process_and_locale(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_the_same_rows_give_the_same_bytes_in_any_order_process_and_locale(tmp_p
 def test_gates_on_files(tmp_path: Path, capfd: pytest.CaptureFixture[str], gate: str, code: int, line: str) -> None:
     path = written(tmp_path / "x.jsonl", *run({"a": YES, "b": NO}))
     base = written(tmp_path / "main.jsonl", *run({"a": YES, "b": YES}, run_id="old"))
-    got, text, _ = said(capfd, "report", path, "--gate", gate, "--baseline", base)
+    got, text, _ = run_command(capfd, "report", path, "--gate", gate, "--baseline", base)
     assert got == code
     assert line in text
     assert "this run compared with main.jsonl: mean reward 1.000 -> 0.500 over 2 tasks, -0.500" in text
@@ -90,7 +90,7 @@ def test_gates_on_files(tmp_path: Path, capfd: pytest.CaptureFixture[str], gate:
 def test_two_files_are_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     a = written(tmp_path / "a.jsonl", *run({"t": YES, "u": NO}, run_id="r1", model="gpt-4"))
     b = written(tmp_path / "b.jsonl", *run({"t": NO, "u": NO}, run_id="r2", model="gpt-5"))
-    code, text, _ = said(capfd, "compare", a, b)
+    code, text, _ = run_command(capfd, "compare", a, b)
     assert code == 0
     assert text.startswith("b.jsonl compared with a.jsonl: mean reward 0.500 -> 0.000 over 2 tasks, -0.500")
     assert "| t    |    4/4 |   0/4 | -1.000 |         0.029 | 0.057 |\n" in text
@@ -105,18 +105,18 @@ def test_files_that_contradict_each_other_are_refused(tmp_path: Path, capfd: pyt
     )
     for verb in (["report"], ["export", "--format", "groups"]):
         for files in ((one, two), (two, one)):
-            code, out, err = said(capfd, *verb, *files)
+            code, out, err = run_command(capfd, *verb, *files)
             assert (code, out) == (4, "")
             assert "contradict each other: rollout r.t." in err
             assert str(one) in err
             assert str(two) in err
     same = written(tmp_path / "c.jsonl", *run({"t": [0.0, 1.0]}))
-    assert said(capfd, "report", one, same)[0] == 0
+    assert run_command(capfd, "report", one, same)[0] == 0
 
 
 def test_results_without_a_common_task_are_not_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     one, two = written(tmp_path / "a.jsonl", *run({"t": [1.0]})), written(tmp_path / "b.jsonl", *run({"u": [1.0]}))
-    code, _, err = said(capfd, "compare", one, two)
+    code, _, err = run_command(capfd, "compare", one, two)
     assert code == 4
     assert "nothing can be compared: no unchanged task has a result on both sides" in err
 
@@ -130,7 +130,7 @@ def test_versions_of_an_agent_are_compared_in_order_of_time(tmp_path: Path, capf
     for first, then in (("a" * 64, "b" * 64), ("b" * 64, "a" * 64)):
         file = written(tmp_path / f"{first[0]}.jsonl", *version(first, 1, 0.0), *version(then, 2, 1.0))
         for verb in ("compare", "report"):
-            assert "0.000 -> 1.000" in said(capfd, verb, file)[1]
+            assert "0.000 -> 1.000" in run_command(capfd, verb, file)[1]
 
 
 def test_the_agents_of_one_file_are_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -138,10 +138,10 @@ def test_the_agents_of_one_file_are_compared(tmp_path: Path, capfd: pytest.Captu
         row for name, results in (("long", YES), ("short", NO)) for row in run({"t": results}, agent={"name": name})
     ]
     path = written(tmp_path / "x.jsonl", *rows)
-    code, text, _ = said(capfd, "compare", path)
+    code, text, _ = run_command(capfd, "compare", path)
     assert code == 0
     assert text.startswith("short compared with long: mean reward 1.000 -> 0.000 over 1 task, -1.000.\n")
-    code, text, _ = said(capfd, "compare", f"{path}::short", f"{path}::long")
+    code, text, _ = run_command(capfd, "compare", f"{path}::short", f"{path}::long")
     assert text.startswith("x.jsonl::long compared with x.jsonl::short: mean reward 0.000 -> 1.000")
 
 
@@ -166,21 +166,21 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_4(
     written(Path("x.jsonl"), *run({"a": YES}))
     written(Path("two.jsonl"), *run({"a": YES}, model="m", agents=2), *run({"a": YES}, model="n", agents=2))
     Path("empty.jsonl").touch()
-    code, out, err = said(capfd, *args)
+    code, out, err = run_command(capfd, *args)
     assert (code, out) == (4, "")
     assert err.startswith(f"ERROR: {error}")
     assert err.count("\n") == 1
 
 
 def test_a_verb_that_is_not_there_is_4_and_help_is_0(capfd: pytest.CaptureFixture[str]) -> None:
-    assert said(capfd, "frobnicate")[0] == 4
-    assert said(capfd)[0] == 4
-    code, out, _ = said(capfd, "--help")
+    assert run_command(capfd, "frobnicate")[0] == 4
+    assert run_command(capfd)[0] == 4
+    code, out, _ = run_command(capfd, "--help")
     assert code == 0
     assert "report" in out
 
 
-def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
+def test_a_reader_that_closes_early_is_not_an_error(tmp_path: Path) -> None:
     path = written(tmp_path / "x.jsonl", *run({f"t{number:03}": NO for number in range(200)}))
     command = f"{sys.executable} -m pytest_core_rollouts report {path} | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
@@ -217,7 +217,7 @@ def test_an_agent_file_called_like_a_harness_is_judged_apart_from_it(
         *run({"t": NO, "u": YES}, agents=2, agent={**same, "name": None}),
     ]
     path = written(tmp_path / "x.jsonl", *rows)
-    code, text, _ = said(capfd, "report", path, "--gate", "mean>=0.9")
+    code, text, _ = run_command(capfd, "report", path, "--gate", "mean>=0.9")
     assert code == 1
     assert "failed: codex dddddd: 0.500 &lt; 0.9; codex dddddd (2): 1.000 &gt;= 0.9\n" in text
     assert "| task (solved/graded) | codex dddddd | codex dddddd (2) |\n" in text
@@ -228,30 +228,32 @@ def test_an_agent_file_called_like_a_harness_is_judged_apart_from_it(
     ("gate", "code", "line"),
     [("each", 0, "passed: every rollout was expected to fail"), ("mean>=0.5", 1, "undecided: no rollout has run")],
 )
-def test_of_expected_failures_alone_a_file_is_judged_as_its_run_was(
+def test_a_file_with_only_expected_failures_is_judged_as_its_run_was(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], gate: str, code: int, line: str
 ) -> None:
     path = written(tmp_path / "x.jsonl", *run({"t": NO}, settings={"xfail": "too hard"}))
-    got, text, _ = said(capfd, "report", path, "--gate", gate)
+    got, text, _ = run_command(capfd, "report", path, "--gate", gate)
     assert got == code
     assert f": {line}\n" in text
 
 
-def test_a_mark_of_thousands_of_digits_is_no_gate(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_threshold_of_thousands_of_digits_is_an_invalid_gate(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     path = written(tmp_path / "x.jsonl", *run({"t": YES}))
-    code, _, err = said(capfd, "report", path, "--gate", f"mean>=0.{'3' * 5000}")
+    code, _, err = run_command(capfd, "report", path, "--gate", f"mean>=0.{'3' * 5000}")
     assert code == 4
     assert err.startswith("ERROR: --gate: unknown gate 'mean>=0.333")
 
 
 def test_rows_from_a_pipe_make_a_table_but_no_html(tmp_path: Path) -> None:
     path = written(tmp_path / "x.jsonl", *run({"t": YES}))
-    for html, code, told in ("", 0, ""), (" --html o.html", 4, "ERROR: --html: /dev/stdin: not a regular file"):
+    for html, code, error in ("", 0, ""), (" --html o.html", 4, "ERROR: --html: /dev/stdin: not a regular file"):
         command = f"cat {path} | {sys.executable} -m pytest_core_rollouts report /dev/stdin{html}"
         done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == code
         assert done.stdout.startswith("4 rollouts: 1 task, 4 samples each\n") == (code == 0)
-        assert done.stderr.startswith(told)
+        assert done.stderr.startswith(error)
     assert not (tmp_path / "o.html").exists()
 
 
@@ -266,7 +268,7 @@ def test_a_row_that_was_cut_off_is_one_line_and_another_files_text_is_refused(
     assert done.stderr == f"WARNING: {path}:4: skipped a row that was cut off\n"
     for other in (b"hello", b"\xef\xbb\xbf" + path.read_bytes().split(b"\n")[0], b"\x1f\x8b\x08 packed"):
         path.write_bytes(other)
-        code, _, err = said(capfd, "report", path)
+        code, _, err = run_command(capfd, "report", path)
         assert code == 4
         assert err.startswith(f"ERROR: {path}:1: not JSON (")
         assert err.count("\n") == 1
@@ -300,7 +302,7 @@ def test_values_that_no_run_writes_are_named_by_file_and_line(
     row = json.loads(first)
     path.write_text(rest + json.dumps(row | {field: "HERE"}).replace('"HERE"', value) + "\n")
     for verb in (["report"], ["compare", str(path)], ["export", "--format", "groups"]):
-        code, out, err = said(capfd, *verb, path)
+        code, out, err = run_command(capfd, *verb, path)
         assert (code, out, err) == (4, "", f"ERROR: {path}:4: not a rollout record: {what}\n")
 
 

@@ -42,7 +42,7 @@ def test_the_sessions_of_the_run_are_deleted_and_no_others(core: FakeCore, capsy
     assert capsys.readouterr().out == f"no Sessions of {RUN_ID} found\n"
 
 
-def test_young_sessions_may_be_left_alone(core: FakeCore, capsys: pytest.CaptureFixture[str]) -> None:
+def test_young_sessions_can_be_kept(core: FakeCore, capsys: pytest.CaptureFixture[str]) -> None:
     old, young = left(core, 1), left(core, 1)
     core.sessions[old[0]].created_at = int(time.time()) - 7300
     assert main(["reap", RUN_ID, "--older-than", "2h"]) == 0
@@ -60,7 +60,7 @@ def test_what_can_not_be_deleted_is_named(
     assert f"left {stuck}: DELETE /agents/sessions/{stuck}: HTTP 409" in capsys.readouterr().out
 
 
-def test_a_core_that_is_away_or_refuses_is_told(
+def test_a_core_that_is_away_or_refuses_is_reported(
     core: FakeCore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytest_core_rollouts.cli.reap._TIMEOUT", 1.0)
@@ -101,14 +101,12 @@ def test_what_makes_no_sense_is_a_usage_error(
 
 
 @pytest.mark.parametrize("run_id", [f"runs/{RUN_ID}.jsonl", f"{RUN_ID}.jsonl", f"{RUN_ID} ", ""])
-def test_a_file_is_no_run_of_which_nothing_is_left(
-    core: FakeCore, capsys: pytest.CaptureFixture[str], run_id: str
-) -> None:
+def test_a_file_is_not_a_run_id(core: FakeCore, capsys: pytest.CaptureFixture[str], run_id: str) -> None:
     left(core, 1)
     assert main(["reap", run_id]) == 4
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith(f"ERROR: invalid run id {run_id!r}; use the file's name without")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"ERROR: invalid run id {run_id!r}; use the file's name without")
     assert len(undeleted(core)) == 1
 
 
@@ -126,8 +124,8 @@ def test_as_a_command(core: FakeCore, tmp_path: Path) -> None:
     [one] = left(core, 1)
     command = [sys.executable, "-m", "pytest_core_rollouts", "reap", RUN_ID]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    said = f"looking for Sessions of {RUN_ID} at {core.base_url}\n"
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"deleted {one}\n", said)
+    progress = f"looking for Sessions of {RUN_ID} at {core.base_url}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"deleted {one}\n", progress)
 
 
 def test_ctrl_c_ends_a_command_with_a_word(core: FakeCore) -> None:

@@ -21,9 +21,9 @@ def core() -> Iterator[EmbeddedCore]:
     except EmbeddedCoreError as error:
         pytest.fail(f"these tests need the embedded Core: {error}", pytrace=False)
     yield core
-    said = core.errors()
+    errors = core.errors()
     core.stop()
-    assert not said, said
+    assert not errors, errors
 
 
 @pytest.fixture(scope="session")
@@ -49,9 +49,9 @@ def agents_core() -> Iterator[EmbeddedCore]:
     core = EmbeddedCore.reserve()
     core.start(model_retries=0, model_idle_s=2)
     yield core
-    said = core.errors()
+    errors = core.errors()
     core.stop()
-    assert not said, said
+    assert not errors, errors
 
 
 @pytest.fixture

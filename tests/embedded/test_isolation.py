@@ -51,7 +51,7 @@ def left_over(tmp: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    ("said", "remedy"),
+    ("stderr", "remedy"),
     [
         (
             "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted",
@@ -69,13 +69,13 @@ def left_over(tmp: Path) -> list[Path]:
         ("bwrap: Failed to make / slave: Permission denied", "--security-opt apparmor=unconfined"),
         ("bwrap: pivot_root: Invalid argument", "ramfs"),
         ("bwrap: Unknown option --size", "pip install 'pytest-core-rollouts[embedded]'"),
-        ("bwrap: something never heard of", "user namespaces; or give the URL of a Core"),
+        ("bwrap: something unknown", "user namespaces; or give the URL of a Core"),
     ],
 )
-def test_refused_sandbox_names_the_remedy(programs: Path, said: str, remedy: str) -> None:
-    file = put_bwrap(programs, f'echo "{said}" >&2; exit 1')
+def test_refused_sandbox_names_the_remedy(programs: Path, stderr: str, remedy: str) -> None:
+    file = put_bwrap(programs, f'echo "{stderr}" >&2; exit 1')
     message = refusal()
-    assert said in message
+    assert stderr in message
     assert str(file) in message
     assert remedy in message
     assert "\n" not in message

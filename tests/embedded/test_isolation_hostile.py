@@ -22,7 +22,7 @@ from tests.support.sandboxes import new_sandbox, run, text
 
 SECRET = f"secret-{uuid.uuid4().hex}"
 
-# Names of all files, contents of those that are no old programs, where files can be made, what /proc tells.
+# Names of all files, contents of those that are not old programs, where files can be made, what /proc shows.
 SEARCH = """
 import json, os, sys, time
 secret = sys.argv[1].encode()
@@ -98,7 +98,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
 @pytest.fixture(scope="module")
 def isolation(places: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Isolation]:
     link = tmp_path_factory.mktemp("links") / "link"
-    link.symlink_to(places[-1])  # this one is named by a link to it alone
+    link.symlink_to(places[-1])  # this one is only named by a link to it
     hidden = [*places[:-1], link, places[0] / "expected.json", Path("/no/such/place")]
     isolation = Isolation.probe(hidden=hidden)
     yield isolation
@@ -217,7 +217,7 @@ for number, *arguments in ((add_key, b"user", b"mine", b"x", 1, -3), (keyctl, 0,
 
 def test_kernel_keyrings_cannot_be_read(sandbox: Sandbox) -> None:
     if os.uname().machine not in ("x86_64", "aarch64"):
-        pytest.skip("the numbers of the system calls are known for x86_64 and aarch64 alone")
+        pytest.skip("the numbers of the system calls are only known for x86_64 and aarch64")
     done = run(sandbox, 'python3 -c "$1"; cat /proc/keys', KEYS)
     assert text(done) == "refused\n" * 3
 
@@ -232,17 +232,17 @@ def attempt(make, *arguments):
     except OSError as error:
         return errno.errorcode[error.errno]
 kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET)
-said = {"socket": {}, "pair": {}}
+results = {"socket": {}, "pair": {}}
 for family in range(64):
-    said["socket"][family] = sorted({attempt(socket.socket, family, kind) for kind in kinds})
-    said["pair"][family] = sorted({attempt(socket.socketpair, family, kind) for kind in kinds})
+    results["socket"][family] = sorted({attempt(socket.socket, family, kind) for kind in kinds})
+    results["pair"][family] = sorted({attempt(socket.socketpair, family, kind) for kind in kinds})
 libc = ctypes.CDLL(None, use_errno=True)
 numbers = {"x86_64": {"i": 425, "x32": 0x40000000 + 41, "wide": 41}, "aarch64": {"i": 425, "wide": 198}}[sys.argv[1]]
 for name, number in numbers.items():
     family = ctypes.c_uint64(40 + ((1 << 32) if name == "wide" else 0))  # the kernel ignores the upper half
     ctypes.set_errno(0)
-    said[name] = errno.errorcode[ctypes.get_errno()] if libc.syscall(number, family, 1, 0) < 0 else "made"
-print(json.dumps(said))
+    results[name] = errno.errorcode[ctypes.get_errno()] if libc.syscall(number, family, 1, 0) < 0 else "made"
+print(json.dumps(results))
 """
 _OTHERS = "a machine whose system calls have no numbers in this test"
 
@@ -252,14 +252,14 @@ def test_sockets_of_other_families_are_refused(sandbox: Sandbox) -> None:
     machine = os.uname().machine
     if machine not in ("x86_64", "aarch64"):
         pytest.skip(_OTHERS)
-    said = python(sandbox, SOCKETS, machine)
+    results = python(sandbox, SOCKETS, machine)
     allowed = {str(int(family)) for family in FAMILIES}
     for call in ("socket", "pair"):
-        refused = {family for family, results in said[call].items() if results == ["EAFNOSUPPORT"]}
-        assert refused == said[call].keys() - allowed, said[call]
-    assert all("made" in said["socket"][family] for family in allowed - {"10"}), said["socket"]  # IPv6 may be off
-    assert "made" in said["pair"][str(int(socket.AF_UNIX))]
-    assert (said["i"], said["wide"], said.get("x32", "EPERM")) == ("EPERM", "EAFNOSUPPORT", "EPERM")
+        refused = {family for family, codes in results[call].items() if codes == ["EAFNOSUPPORT"]}
+        assert refused == results[call].keys() - allowed, results[call]
+    assert all("made" in results["socket"][family] for family in allowed - {"10"}), results["socket"]  # IPv6 may be off
+    assert "made" in results["pair"][str(int(socket.AF_UNIX))]
+    assert (results["i"], results["wide"], results.get("x32", "EPERM")) == ("EPERM", "EAFNOSUPPORT", "EPERM")
 
 
 I386 = """

@@ -72,8 +72,8 @@ async def test_a_capture_holds_requests_replies_and_tokens_and_no_key(tmp_path: 
     stream = replying(sse(DELTA, COMPLETED), "200 OK", "Content-Type: text/event-stream")
     settings: dict[str, Any] = {"capture": tmp_path, "params": {"seed": 1}, "secrets": ["a-token-of-the-task", "and"]}
     async with serving(stream) as server, proxied(tmp_path, server.url, **settings) as (_, c):
-        said = [KEY, f"this and {json.dumps(KEY)}", "a-token-of-the-task"]
-        await c.post("/responses", json={"model": "m", "input": said}, headers={"Authorization": "Bearer dummy"})
+        texts = [KEY, f"this and {json.dumps(KEY)}", "a-token-of-the-task"]
+        await c.post("/responses", json={"model": "m", "input": texts}, headers={"Authorization": "Bearer dummy"})
         await c.get("/models")  # asks for no reply
     path = tmp_path / "run.task.agent.3.jsonl"
     assert path.stat().st_mode & 0o777 == 0o600
@@ -140,7 +140,7 @@ HALVES = {
 
 
 @pytest.mark.parametrize("left", HALVES.values(), ids=HALVES)
-@pytest.mark.parametrize("whole", [b"", b'{"schema":1,"whole":true}\n'], ids=["alone", "after a line"])
+@pytest.mark.parametrize("whole", [b"", b'{"schema":1,"whole":true}\n'], ids=["only line", "after a line"])
 def test_half_a_line_of_a_killed_writer_is_replaced(tmp_path: Path, whole: bytes, left: bytes) -> None:
     captured = Capture(tmp_path, {"rollout_id": "r", "session_id": "s"})
     captured.path.write_bytes(whole + left)

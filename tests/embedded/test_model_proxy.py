@@ -1,4 +1,4 @@
-"""The model proxy alone: what a sandbox can ask of it, what reaches the model's server, what comes back and when."""
+"""The model proxy: what a sandbox can ask of it, what reaches the model's server, what comes back and when."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ def test_v1_of_a_base_url_is_not_doubled() -> None:
 
 @asyncio_test
 async def test_a_stream_passes_chunk_by_chunk(tmp_path: Path) -> None:
-    """The server sends the next event only when the client has told, on the side, that it has the one before."""
-    heard: asyncio.Queue[None] = asyncio.Queue()
+    """The server sends the next event only when the client has reported, on the side, that it has the one before."""
+    received: asyncio.Queue[None] = asyncio.Queue()
 
     async def handler(server: Server, reader: Reader, writer: Writer) -> None:
         await server.read(reader)
@@ -160,7 +160,7 @@ async def test_a_stream_passes_chunk_by_chunk(tmp_path: Path) -> None:
             data = f"data: {number}\n\n".encode()
             writer.write(b"%x\r\n%b\r\n" % (len(data), data))
             await writer.drain()
-            await heard.get()
+            await received.get()
         last = b'data: {"type": "response.completed", "response": {}}\n\n'
         writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(last), last))
 
@@ -170,7 +170,7 @@ async def test_a_stream_passes_chunk_by_chunk(tmp_path: Path) -> None:
             assert response.headers["content-type"] == "text/event-stream"
             async for chunk in response.aiter_raw():
                 chunks.append(chunk)
-                heard.put_nowait(None)
+                received.put_nowait(None)
         assert [chunk for chunk in chunks if chunk][:5] == [f"data: {number}\n\n".encode() for number in range(5)]
         assert proxy.failure is None
 

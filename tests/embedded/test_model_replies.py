@@ -1,4 +1,4 @@
-"""Streams taken apart and put together again; tokens found in replies of every kind; how failures are told."""
+"""Streams taken apart and put together again; tokens found in replies of every kind; how failures are reported."""
 
 from __future__ import annotations
 
@@ -76,15 +76,15 @@ def test_chat_completions_are_put_together_with_their_tokens() -> None:
     def call(**members: Any) -> dict[str, Any]:
         return {"index": 0, "delta": {"tool_calls": [{"index": 0, **members}]}}
 
-    def said(text: str, id: int) -> dict[str, Any]:
+    def choice(text: str, id: int) -> dict[str, Any]:
         logprobs = {"content": [{"token": text, "logprob": -float(id)}]}
         return {"index": 0, "delta": {"content": text}, "logprobs": logprobs, "token_ids": [id]}
 
     reply = assembled(
         "chat_completions",
         {"id": "c", "choices": [{"index": 0, "delta": {"role": "assistant"}}], "prompt_token_ids": [9, 8]},
-        {"id": "c", "choices": [said("He", 1)]},
-        {"id": "c", "choices": [said("llo", 2)]},
+        {"id": "c", "choices": [choice("He", 1)]},
+        {"id": "c", "choices": [choice("llo", 2)]},
         {"id": "c", "choices": [call(id="t", type="function", function={"name": "f", "arguments": "{"})]},
         {"id": "c", "choices": [call(function={"arguments": "}"})]},
         {"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]},
@@ -174,10 +174,10 @@ def test_odd_replies_raise_nothing(reply: Any) -> None:
 
 
 def test_messages_of_servers_become_one_short_line() -> None:
-    said = of_status(500, json.dumps({"error": {"message": "a\nb" + "x" * 9999, "type": "t"}}).encode())
-    assert said is not None
-    assert said.message.startswith("The model's server answered 500: t: a bxxx")
-    assert len(said.message) < 600
+    failure = of_status(500, json.dumps({"error": {"message": "a\nb" + "x" * 9999, "type": "t"}}).encode())
+    assert failure is not None
+    assert failure.message.startswith("The model's server answered 500: t: a bxxx")
+    assert len(failure.message) < 600
     plain = of_status(502, b"<html>\n<b>Bad gateway</b>")
     assert plain is not None
     assert plain.message == "The model's server answered 502: <html> <b>Bad gateway</b>"

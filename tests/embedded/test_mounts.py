@@ -108,7 +108,7 @@ def test_bind_mounts_of_a_hidden_folder_are_masked_too(tmp_path: Path) -> None:
 
 @pytest.fixture
 def canaries() -> Iterator[list[Path]]:
-    """Folders of a project beside the system's programs, with a file each."""
+    """Folders of a project next to the system's programs, with a file each."""
     if not AS_ROOT:
         pytest.skip("only root can write below /usr")
     name = f"project-{uuid.uuid4().hex}"

@@ -84,7 +84,7 @@ async def test_failure_of_the_server_counts_until_the_next_call(tmp_path: Path) 
     expected = {
         401: "authentication_error",
         402: "usage_limit_exceeded",
-        403: "usage_limit_exceeded",  # by what it says
+        403: "usage_limit_exceeded",  # from its message
         429: "usage_limit_exceeded",
         500: "server_error",
         503: "server_overloaded",

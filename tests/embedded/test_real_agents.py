@@ -38,14 +38,14 @@ def finish(wire: Wire, harness: str, model: ScriptedModel, **members: Any) -> tu
 
 def shapes(items: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     """Items without ids and times."""
-    told: dict[str, Callable[[dict[str, Any]], tuple[Any, ...]]] = {
+    fields: dict[str, Callable[[dict[str, Any]], tuple[Any, ...]]] = {
         "message": lambda item: (item["role"], item["content"][0]["text"]),
         "reasoning": lambda item: tuple(part["text"] for part in item["summary"]),
         "command_execution": lambda item: (item["exit_code"], item["output"].strip()),
         "function_call": lambda item: (item["name"],),
         "function_call_output": lambda item: (item["output"],),
     }
-    return [(item["type"], item["status"], *told[item["type"]](item)) for item in items]
+    return [(item["type"], item["status"], *fields[item["type"]](item)) for item in items]
 
 
 @both
@@ -244,7 +244,7 @@ def test_a_passing_fault_of_the_server_costs_no_rollout(harness: str) -> None:
 
 
 @both
-def test_an_agent_that_is_killed_from_within_is_no_models_failure(agents_wire: Wire, harness: str) -> None:
+def test_an_agent_that_is_killed_from_within_is_not_a_model_failure(agents_wire: Wire, harness: str) -> None:
     name = {"codex": "codex", "claude_sdk": "claude"}[harness]
     kill = (
         f"sleep 0.5; for p in /proc/[0-9]*; do case $(readlink $p/exe) in */{name}) kill -9 ${{p#/proc/}};; esac; done"
@@ -268,13 +268,13 @@ STAGES = {
 
 @both
 @pytest.mark.parametrize("stage", STAGES)
-def test_cancelling_at_every_stage_leaves_finished_items_alone(agents_wire: Wire, harness: str, stage: str) -> None:
+def test_cancelling_at_every_stage_keeps_finished_items(agents_wire: Wire, harness: str, stage: str) -> None:
     wire = agents_wire
     with ScriptedModel(STAGES[stage]) as model:
         session_id = wire.ok("POST", "/sessions", 201, json=creation(harness, model.url))["id"]
         deadline = time.monotonic() + 20
-        due = {"while a command runs": 1, "between replies": 2}.get(stage, 1)
-        while len(model.asks) < due or (stage == "while a command runs" and len(wire.items(session_id)) < 2):
+        expected = {"while a command runs": 1, "between replies": 2}.get(stage, 1)
+        while len(model.asks) < expected or (stage == "while a command runs" and len(wire.items(session_id)) < 2):
             assert time.monotonic() < deadline, (wire.turn(session_id), model.requests)
             time.sleep(0.02)
         before = [item for item in wire.items(session_id) if item["status"] != "in_progress"]

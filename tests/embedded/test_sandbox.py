@@ -52,12 +52,12 @@ def test_files_stay_from_run_to_run_and_temporary_ones_do_not(sandbox: Sandbox) 
 
 
 def test_result_is_bounded_and_on_output_gets_everything(sandbox: Sandbox) -> None:
-    heard: list[int] = []
+    sizes: list[int] = []
     done = run(
-        sandbox, "head -c 30000000 /dev/zero", output_limit=1000, on_output=lambda chunk: heard.append(len(chunk))
+        sandbox, "head -c 30000000 /dev/zero", output_limit=1000, on_output=lambda chunk: sizes.append(len(chunk))
     )
-    assert (len(done.output), done.truncated, sum(heard)) == (1000, True, 30_000_000)
-    assert max(heard) <= 1 << 16
+    assert (len(done.output), done.truncated, sum(sizes)) == (1000, True, 30_000_000)
+    assert max(sizes) <= 1 << 16
 
 
 def test_exception_of_on_output_ends_the_run_and_is_raised(sandbox: Sandbox) -> None:

@@ -52,7 +52,7 @@ def test_programs_that_only_root_can_reach_are_copied(isolation: Isolation, sand
     assert isolation.reachable(Path("/usr/bin/env")) == Path("/usr/bin/env").resolve()
 
 
-def test_files_in_the_home_are_the_agents_own(sandbox: Sandbox) -> None:
+def test_files_in_the_home_belong_to_the_agent(sandbox: Sandbox) -> None:
     sandbox.write_home([("/home/agent/.config/deep/a.toml", b"x = 1")])
     assert text(run(sandbox, "stat -c '%a %U' ~/.config/deep/a.toml; cat ~/.config/deep/a.toml")) == "600 agent\nx = 1"
     for path in ("/workspace/a", "/home/agent/../a", "/home/agent", "/etc/passwd"):
@@ -61,7 +61,7 @@ def test_files_in_the_home_are_the_agents_own(sandbox: Sandbox) -> None:
 
 
 def forwarded(isolation: Isolation, sandbox: Sandbox, *command: str) -> Completed:
-    """The command under the forwarder; a server at the socket answers connections with what it hears, in capitals."""
+    """The command under the forwarder; a server at the socket answers with what it receives, in capitals."""
     listener, path = sandbox.listen("model.sock")
     binds = inside_binds(path, isolation.reachable(FORWARDER))
 
@@ -119,10 +119,10 @@ def test_forwarder_exits_with_the_status_of_the_command(
     isolation: Isolation, sandbox: Sandbox, command: list[str], status: int, stderr: str
 ) -> None:
     done = forwarded(isolation, sandbox, *command)
-    told = json.loads(done.output)
+    result = json.loads(done.output)
     assert done.returncode == status
-    assert stderr.replace("xxx\n", "xxx") in told["stderr"]
-    assert len(told["stderr"]) <= 8192
+    assert stderr.replace("xxx\n", "xxx") in result["stderr"]
+    assert len(result["stderr"]) <= 8192
 
 
 def test_only_the_sandbox_can_connect_to_its_socket(isolation: Isolation, sandbox: Sandbox) -> None:

@@ -27,8 +27,8 @@ sandbox.write_files([("/workspace/in/data", b"data")])
 def run(script, **options):
     return asyncio.run(sandbox.run(["bash", "-c", script], env={}, **options))
 
-said = run("id -u; cat in/data; echo; mkdir outputs; echo 1 > outputs/a; chmod 0 outputs/a outputs").output
-print(said.decode(), end="")
+output = run("id -u; cat in/data; echo; mkdir outputs; echo 1 > outputs/a; chmod 0 outputs/a outputs").output
+print(output.decode(), end="")
 print([(file.path, file.file.read_text()) for file in sandbox.collect_outputs(isolation.folder / "into")])
 print(run("trap '' TERM; setsid nohup sleep 1000 & sleep 1000", timeout=0.3).killed)
 print(run("mkdir d; head -c 50M /dev/zero > d/x; chmod 0 d; sleep 100", limits=Limits(disk=20 << 20)).killed[:15])

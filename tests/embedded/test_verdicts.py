@@ -95,16 +95,16 @@ def test_lack_of_descriptors_does_not_reject_outputs(tmp_path: Path) -> None:
     ],
 )
 def test_a_malformed_event_is_skipped_with_a_warning(line: bytes) -> None:
-    heard = []
+    events = []
 
     def on_event(event: object) -> None:
-        heard.append(event)
+        events.append(event)
         assert event != {"type": "boom"}, "as any mistake in handling an event"
 
     lines = EventLines(on_event)
     lines.feed(line + b'\n{"type": "good"}\n' + line + b"\n")
-    assert heard[-1] in ({"type": "good"}, {"type": "boom"})
-    assert {"type": "good"} in heard
+    assert events[-1] in ({"type": "good"}, {"type": "boom"})
+    assert {"type": "good"} in events
     [warning] = lines.warnings()
     assert warning.startswith(f"2 events of the agent program skipped as malformed; the first: {line[:200].decode()} (")
 

@@ -44,7 +44,7 @@ def reward(expected: dict[str, Any], answer: str | bytes, tolerance: Tolerance |
 # Reading
 
 
-def test_integers_and_other_numbers_are_told_apart() -> None:
+def test_integers_differ_from_other_numbers() -> None:
     value = parse_json(b'{"i": 3, "f": 3.0, "e": 3e0, "minus": -0}')
     assert [type(number) for number in value.values()] == [int, float, float, int]
 
@@ -125,7 +125,7 @@ def test_an_answer_over_the_limit_is_not_read() -> None:
     assert read_answer(b'{"x": 1}'.ljust(ANSWER_LIMIT)).value == {"x": 1}
 
 
-def test_the_text_of_what_is_no_json_is_kept_up_to_its_limit() -> None:
+def test_text_that_is_not_json_is_kept_up_to_its_limit() -> None:
     assert read_answer(b"no idea \xff").text == "no idea \ufffd"
     for data in (b"\xff" * ANSWER_LIMIT, "é".encode() * (ANSWER_LIMIT // 2), b"x" * ANSWER_LIMIT):
         text = read_answer(data).text
@@ -152,7 +152,7 @@ def test_an_answer_with_a_problem_gets_zero_and_the_problem() -> None:
         ("true", "true"),
     ],
 )
-def test_an_answer_that_is_no_object_is_kept_and_gets_zero(answer: str, kind: str) -> None:
+def test_an_answer_that_is_not_an_object_is_kept_and_gets_zero(answer: str, kind: str) -> None:
     read = read_answer(answer.encode())
     assert read == Answer(value=json.loads(answer))
     assert grade_answer({"x": 1}, read) == Grade(0.0, (), f"expected a JSON object, got {kind}")
@@ -171,7 +171,7 @@ def test_an_answer_that_is_no_object_is_kept_and_gets_zero(answer: str, kind: st
         '{"n":1.0,"ok":1.0,"z":[0,1]}',
     ],
 )
-def test_a_boolean_is_no_number(answer: str) -> None:
+def test_a_boolean_is_not_a_number(answer: str) -> None:
     expected = {"n": 1, "ok": True, "z": [0, 1]}
     assert reward(expected, answer) == 0
     assert reward(expected, json.dumps(expected)) == 1
@@ -269,7 +269,7 @@ def test_other_numbers_match_within_a_millionth(expected: float, answer: str, sc
         (Tolerance(absolute=0.5), 0.0, "-0.5", 1),
     ],
 )
-def test_a_task_may_have_a_tolerance_of_its_own(tolerance: Tolerance, expected: float, answer: str, score: int) -> None:
+def test_a_task_may_have_its_own_tolerance(tolerance: Tolerance, expected: float, answer: str, score: int) -> None:
     assert reward({"x": expected}, f'{{"x":{answer}}}', tolerance) == score
 
 
@@ -334,7 +334,7 @@ def test_another_integer_is_never_right_however_it_is_written(expected: int, ans
         (Tolerance(absolute=3), 100, "102.0", 0),
         (Tolerance(), 100, "100.0", 1),
         (Tolerance(), 100, "99.9999999", 0),
-        (Tolerance(relative=0.01), 100.0, "101", 1),  # expected.json says that it is no count
+        (Tolerance(relative=0.01), 100.0, "101", 1),  # expected.json says that it is not a count
     ],
 )
 def test_a_tolerance_of_the_task_is_for_fractions(
@@ -407,7 +407,7 @@ def test_more_than_thirty_marks_in_a_row_are_compared_as_they_are() -> None:
 
 @pytest.mark.parametrize("marks", ["\u0301\u0316", "\u0f73", "\u0344"])
 def test_no_run_of_marks_stalls_the_comparison(marks: str) -> None:
-    """Sorting it takes minutes. U+0F73 is no mark itself, but consists of two."""
+    """Sorting it takes minutes. U+0F73 is not a mark itself, but consists of two."""
     run = marks * (300_000 // len(marks))
     start = time.perf_counter()
     assert reward({"s": "x" * 8000, "k\u00e9": 1}, json.dumps({"s": run, run: 1}, ensure_ascii=False)) == 0
@@ -465,7 +465,7 @@ def test_arrays_match_by_order_and_length(answer: str, score: int) -> None:
     assert reward({"a": [1, 2, 3]}, f'{{"a":{answer}}}') == score
 
 
-def test_an_empty_array_matches_an_empty_array_alone() -> None:
+def test_an_empty_array_only_matches_an_empty_array() -> None:
     assert reward({"a": []}, '{"a":[]}') == 1
     assert reward({"a": []}, '{"a":[null]}') == 0
     assert reward({"a": [None]}, '{"a":[]}') == 0

@@ -53,7 +53,7 @@ def test_a_path_is_read(written: str, steps: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize(
     "written", ["", ".a", "a.", "a..b", "a[", "a[-1]", "a[01]", "a['b']", "a b", "1a", "[x]", 'a["\\x"]']
 )
-def test_what_is_no_path_is_told_how_to_write_one(written: str) -> None:
+def test_the_error_for_an_invalid_path_says_how_to_write_one(written: str) -> None:
     with pytest.raises(ValueError, match="write it as totals"):
         parse_path(written)
 
@@ -134,7 +134,7 @@ def test_a_rule_holds_for_all_that_is_below_its_place() -> None:
 
 
 def test_tolerances_that_overlap_do_not_spoil_a_pairing() -> None:
-    """10 goes with 9 and with 10, but 11 with 10 alone: taking equal ones first would leave 11 without a partner."""
+    """10 goes with 9 and with 10, but 11 only with 10: taking equal ones first would leave 11 without a partner."""
     rules = {"v": KeyRule(Tolerance(absolute=1), unordered=True)}
     for answer in itertools.permutations([10.0, 9.0]):
         assert graded({"v": [10.0, 11.0]}, rules, {"v": answer}).reward == 1

@@ -60,7 +60,7 @@ def test_a_grader_gets_the_files_and_the_answer() -> None:
     assert list(result.record.notes) == []
 
 
-def test_without_outputs_nothing_is_fetched_beside_the_answer() -> None:
+def test_without_outputs_only_the_answer_is_fetched() -> None:
     with FakeCore(script=lambda body: Script(answer=RIGHT, artifacts={f"{BASE}fix.patch": b"x"})) as core:
         run(core)
         assert sum(request.path.endswith("/content") for request in core.requests) == 1
@@ -83,7 +83,7 @@ def test_a_pattern_that_finds_nothing_is_noted() -> None:
 
 
 @pytest.mark.parametrize("name", ["../escape", "a/../../b", "a//b", "./a", "line\nbreak", "back\\slash", "/abs", ""])
-def test_a_name_that_is_no_path_is_left_out(name: str) -> None:
+def test_an_invalid_path_is_left_out(name: str) -> None:
     answer, result = ran({f"{BASE}{name}": b"x"}, Outputs(("**",)))
     assert answer.artifacts == {}
     assert all("its name can't be kept" in note or "no file matches" in note for note in result.record.notes)
@@ -220,7 +220,7 @@ def test_secrets_are_masked_in_contents_and_names(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.rglob("*") if "hunter2" in path.name]
 
 
-def test_a_file_that_was_changed_since_is_told_apart(tmp_path: Path) -> None:
+def test_a_file_that_was_changed_since_is_detected(tmp_path: Path) -> None:
     out = tmp_path / "r1.jsonl"
     (row,) = keep_files(out, "id", 1, {"a": b"one"}, NO_MASKS)
     (tmp_path / row["file"]).write_bytes(b"two")

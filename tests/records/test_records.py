@@ -206,7 +206,7 @@ def test_a_fault_never_has_a_reward_and_a_graded_rollout_always_has(status: str,
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "error"),
     [
         ({"schema": SCHEMA + 1}, f"schema {SCHEMA + 1} is newer.*upgrade"),
         ({"schema": "1"}, '"schema"'),
@@ -217,8 +217,8 @@ def test_a_fault_never_has_a_reward_and_a_graded_rollout_always_has(status: str,
         ({"task": None}, '"task" can\'t be NoneType'),
     ],
 )
-def test_a_line_that_is_no_record_is_refused_by_name(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(RecordsError, match=said):
+def test_an_invalid_line_is_refused_by_its_name(change: dict[str, Any], error: str) -> None:
+    with pytest.raises(RecordsError, match=error):
         RolloutRecord.from_line(json.dumps(json.loads(record().to_line()) | change).encode())
 
 
@@ -303,7 +303,7 @@ def test_a_newer_schema_is_refused_also_on_a_last_line_without_newline(tmp_path:
     assert path.read_bytes() == newer + b"\n" + record().to_line()
 
 
-def test_the_last_line_of_a_file_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+def test_the_last_line_of_a_foreign_file_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("my notes\nlast line without newline")
     with pytest.raises(RecordsError, match=r"notes\.txt.*--rollout-out"):

@@ -35,7 +35,7 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
-# All observers are told of a frame in one go: after this one, lists hold what is near the window, and no more.
+# All observers are called once per frame: after this one, lists hold what is near the window, and no more.
 NEXT_FRAME = """() => new Promise((done) => {
     const observer = new IntersectionObserver(() => { observer.disconnect(); done(); });
     observer.observe(document.documentElement);
@@ -78,7 +78,7 @@ class Viewer:
         self.complaints: list[str] = []
 
     def open(self, report: Path, address: str = "", **options: Any) -> Page:
-        """A page of its own that shows the report at `address` (`#/...`), drawn."""
+        """A new page that shows the report at `address` (`#/...`), drawn."""
         page = self._browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **options})
         self._pages.append(page)
         page.set_default_timeout(15_000)

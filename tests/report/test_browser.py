@@ -14,7 +14,7 @@ from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.report.html import write_html
 from pytest_core_rollouts.results.comparison import load_baseline
 from tests.report.conftest import Viewer, turning, wait_until_drawn
-from tests.support.trajectories import TASKS, many_outcomes, row, said, write
+from tests.support.trajectories import TASKS, agent_message, many_outcomes, row, write
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -61,7 +61,7 @@ def test_the_overview_has_figures_curves_health_and_every_sample(viewer: Viewer,
     assert "503 execution_unavailable" in page.inner_text(".faults")
 
 
-def test_every_outcome_is_told_by_more_than_its_color(viewer: Viewer, report: Path) -> None:
+def test_every_outcome_is_shown_by_more_than_its_color(viewer: Viewer, report: Path) -> None:
     page = viewer.open(report)
     shown = page.evaluate(
         """() => Object.fromEntries([...document.querySelectorAll(".matrix a.sq")].map((square) =>
@@ -99,7 +99,7 @@ def test_lines_that_differ_are_colored_as_values_are(viewer: Viewer, tmp_path: P
     assert "- expected, + answered" in page.inner_text(".reasons")
 
 
-def test_what_was_beyond_agents_and_is_solved_now_is_told_first(viewer: Viewer, tmp_path: Path) -> None:
+def test_a_task_that_is_solved_for_the_first_time_is_shown_first(viewer: Viewer, tmp_path: Path) -> None:
     beyond = {"settings": {"xfail": "too hard"}, "planned": {"group": 2}}
     results = {"gained": (1.0, 0.0), "still-beyond": (0.0, 0.0)}
     rows = [row(task, at, 0, one, **beyond) for task, both in results.items() for at, one in enumerate(both)]
@@ -295,7 +295,7 @@ def test_a_report_of_nothing_opens(viewer: Viewer, tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_cut_off_says_so(viewer: Viewer, tmp_path: Path) -> None:
-    rows = [RolloutRecord(**row("sum", at, 0, 1.0, items=[said(1, "z" * 700_000)])) for at in range(4)]
+    rows = [RolloutRecord(**row("sum", at, 0, 1.0, items=[agent_message(1, "z" * 700_000)])) for at in range(4)]
     report = made(tmp_path, rows)
     text = report.read_text()
     report.write_text(text[: text.rindex("<script")])

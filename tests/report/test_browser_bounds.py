@@ -12,7 +12,18 @@ from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.report.html import write_html
 from pytest_core_rollouts.results.comparison import load_baseline
 from tests.report.conftest import INSTALL, Viewer, turning, wait_until_drawn
-from tests.support.trajectories import HOSTILE, LONG_LINE, command, item, many_outcomes, row, said, thought, user, write
+from tests.support.trajectories import (
+    HOSTILE,
+    LONG_LINE,
+    agent_message,
+    command,
+    item,
+    many_outcomes,
+    row,
+    thought,
+    user,
+    write,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -46,7 +57,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         item("web_search_call", 97, action=None),
         {"type": None}, {}, None, 7, "text", [],
     ]  # fmt: skip
-    items = [user(1, text), thought(2, text), command(3, text, text, 1), said(4, text)]
+    items = [user(1, text), thought(2, text), command(3, text, text, 1), agent_message(4, text)]
     items += [item("mcp_call", 5, server_label=text, name=text, arguments={text: text}, output=text, error=text)]
     folder = tmp_path_factory.mktemp("hostile")
     fields = row(
@@ -144,7 +155,7 @@ def test_the_browser_refuses_markup_made_of_text(browser: Any, hostile: Path) ->
 
 
 def test_a_line_of_two_megabytes_is_shown_in_part_and_unfolds_by_pages(viewer: Viewer, tmp_path: Path) -> None:
-    items = [command(1, "cat blob", LONG_LINE), command(2, LONG_LINE, "short"), said(3, LONG_LINE)]
+    items = [command(1, "cat blob", LONG_LINE), command(2, LONG_LINE, "short"), agent_message(3, LONG_LINE)]
     page = viewer.open(made(tmp_path, row("big", 0, 0, 1.0, items=items)))
     with turning(page):
         page.click("a.sq")
@@ -180,7 +191,7 @@ def test_a_report_of_5000_rollouts_keeps_few_rows_on_the_page(viewer: Viewer, tm
             for agent in (0, 1):
                 for sample in range(8):
                     fields = row(f"area/task-{task:03}", sample, agent, float((task + sample + agent) % 3 == 0))
-                    fields["items"] = [said(1, f"{task} {sample} " * 800)]
+                    fields["items"] = [agent_message(1, f"{task} {sample} " * 800)]
                     file.write(RolloutRecord(**fields).to_line())
     write_html([tmp_path / "run.jsonl"], tmp_path / "report.html")
     page = viewer.open(tmp_path / "report.html")
@@ -235,11 +246,11 @@ def test_axe_finds_nothing_against_wcag_aa(viewer: Viewer, report: Path, name: s
     page.wait_for_selector("details[open] > div:empty", state="detached")  # an instruction is unpacked when asked for
     page.evaluate(script)
     found = page.evaluate("axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']})")
-    told = [
+    violations = [
         f"{one['id']}: {one['help']}: {[node['html'][:160] for node in one['nodes'][:3]]}"
         for one in found["violations"]
     ]
-    assert told == []
+    assert violations == []
     assert len(found["passes"]) > 15
 
 

@@ -23,7 +23,7 @@ from pytest_core_rollouts.report import html_data
 from pytest_core_rollouts.report.html import HtmlReportError, write_html
 from pytest_core_rollouts.report.html_data import outcome
 from pytest_core_rollouts.results.comparison import load_baseline
-from tests.support.trajectories import HOSTILE, TASKS, conversation, many_outcomes, row, said, write
+from tests.support.trajectories import HOSTILE, TASKS, agent_message, conversation, many_outcomes, row, write
 
 
 class Elements(HTMLParser):
@@ -138,7 +138,7 @@ def test_whatever_an_agent_wrote_changes_nothing_in_the_markup(tmp_path: Path, r
         row(
             f"task {text}", 0, 0, 0.0,
             rollout_id=f"id {text}", run_id=f"run {text}", harness=f"h {text}", labels={text: text},
-            items=[said(1, text)], error=text, answer={text: text}, answer_text=text, notes=[text],
+            items=[agent_message(1, text)], error=text, answer={text: text}, answer_text=text, notes=[text],
             reasons=[{"path": text, "expected": text, "answered": text}],
         ),
     )  # fmt: skip
@@ -230,7 +230,7 @@ def test_tokens_are_counted_as_in_every_other_report(tmp_path: Path) -> None:
 
 def test_only_the_row_that_counts_is_shown(tmp_path: Path) -> None:
     failed = row("sum", 0, 0, "error", attempt=1)
-    again = row("sum", 0, 0, 1.0, attempt=2, items=[said(1, "second")])
+    again = row("sum", 0, 0, 1.0, attempt=2, items=[agent_message(1, "second")])
     made = report_of(tmp_path, failed, row("other", 0, 0, 1.0), again)
     assert sorted(made.index["tasks"]) == ["other", "sum"]
     assert len(made.details) == 2
@@ -303,7 +303,7 @@ def test_outcomes(status: str, reward: float | None, expected: str) -> None:
 
 
 def test_items_are_kept_from_both_ends(tmp_path: Path) -> None:
-    items = [said(at, str(at)) for at in range(20)]
+    items = [agent_message(at, str(at)) for at in range(20)]
     detail = report_of(tmp_path, row("sum", 0, 0, 1.0, items=items), items_limit=5).details[0]
     assert [one["id"] for one in detail["items"]] == ["item_0", "item_1", "item_2", "item_18", "item_19"]
     assert detail["gap"] == {"after": 3, "count": 15}
@@ -319,7 +319,7 @@ def test_hardly_any_items_may_be_kept(tmp_path: Path, limit: int) -> None:
 
 def test_an_item_of_many_megabytes_is_cut_within_its_text(tmp_path: Path) -> None:
     text = "start" + "x" * (5 << 20) + "end"
-    [kept] = report_of(tmp_path, row("sum", 0, 0, 1.0, items=[said(1, text)])).details[0]["items"]
+    [kept] = report_of(tmp_path, row("sum", 0, 0, 1.0, items=[agent_message(1, text)])).details[0]["items"]
     shown = kept["content"][0]["text"]
     assert len(shown) < 1 << 20
     assert shown.startswith("startxxx")
@@ -329,7 +329,7 @@ def test_an_item_of_many_megabytes_is_cut_within_its_text(tmp_path: Path) -> Non
 
 def test_a_rollout_of_too_much_loses_its_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html_data, "ROLLOUT_LIMIT", 3000)
-    items = [said(at, "y" * 500) for at in range(20)]
+    items = [agent_message(at, "y" * 500) for at in range(20)]
     detail = report_of(tmp_path, row("sum", 0, 0, 1.0, items=items)).details[0]
     assert detail["gap"]["count"] + len(detail["items"]) == 20
     assert 2 <= len(detail["items"]) < 6
@@ -337,7 +337,7 @@ def test_a_rollout_of_too_much_loses_its_middle(tmp_path: Path, monkeypatch: pyt
 
 
 def test_details_come_in_pieces_of_bounded_size(tmp_path: Path) -> None:
-    rows = [row("sum", at, 0, 1.0, items=[said(1, "z" * 300_000)]) for at in range(10)]
+    rows = [row("sum", at, 0, 1.0, items=[agent_message(1, "z" * 300_000)]) for at in range(10)]
     made = report_of(tmp_path, *rows)
     assert [(first, len(piece)) for first, piece in made.pieces] == [(0, 3), (3, 3), (6, 3), (9, 1)]
 
@@ -345,7 +345,7 @@ def test_details_come_in_pieces_of_bounded_size(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_trajectories(tmp_path: Path) -> None:
     records = tmp_path / "run.jsonl"
     for at in range(40):
-        append(records, RolloutRecord(**row("sum", at, 0, 1.0, items=[said(1, f"{at} " * 200_000)])))
+        append(records, RolloutRecord(**row("sum", at, 0, 1.0, items=[agent_message(1, f"{at} " * 200_000)])))
     assert records.stat().st_size > 20e6
     tracemalloc.start()
     write_html([records], tmp_path / "r.html")

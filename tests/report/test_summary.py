@@ -24,7 +24,7 @@ def figures(estimate: Estimate) -> list[float | None]:
     return [None if one is None else float(one) for one in (estimate.value, estimate.low, estimate.high)]
 
 
-def test_errors_shrink_what_is_graded_and_stand_beside_it() -> None:
+def test_errors_reduce_the_graded_count_and_are_counted() -> None:
     agent = only({"A": (1.0, None, None, None), "B": E4})
     assert (agent.rows, agent.graded, agent.errors, agent.planned_tasks) == (8, 1, 7, 2)
     assert [(task.task, task.solved, task.graded, task.planned) for task in agent.tasks] == [
@@ -68,7 +68,7 @@ def test_tasks_weigh_the_same() -> None:
     assert (figures(at_4)[0], at_4.tasks, at_4.tasks_left_out) == (1, 1, 1)
 
 
-def test_a_timeout_is_a_grade_and_a_fraction_is_no_solution() -> None:
+def test_a_timeout_is_a_grade_and_a_fraction_is_not_a_solution() -> None:
     agent = only({"A": (0.5, "timeout", 1.0, 0.25)})
     assert (agent.graded, agent.timeouts, agent.errors, agent.solved) == (4, 1, 0, 1)
     assert agent.mean_reward.value == Fraction(7, 16)
@@ -97,7 +97,7 @@ def test_merged_runs_add_up() -> None:
     assert (summary.planned, agent.planned, agent.planned_tasks, agent.graded) == (4, 4, 1, 3)
 
 
-def test_without_a_row_the_plan_is_still_told() -> None:
+def test_without_a_row_the_plan_is_still_shown() -> None:
     summary = summarize([], planned=16)
     assert (summary.agents, summary.planned, summary.rows, summary.samples) == ((), 16, 0, (0, 0))
 
@@ -108,7 +108,7 @@ def test_only_the_row_that_counts_counts() -> None:
     assert summarize([fault, row, fault]).agents[0].graded == 1
 
 
-def test_agents_are_told_apart_and_sorted() -> None:
+def test_agents_are_separate_and_sorted() -> None:
     rows = [
         *run({"A": (1.0,)}, agent={"name": "short", "digest": "aaaaaa1"}),
         *run({"A": (0.0,)}, agent={"name": "long", "digest": "bbbbbb1"}),
@@ -119,7 +119,7 @@ def test_agents_are_told_apart_and_sorted() -> None:
         assert [agent.label for agent in summarize(order).agents] == expected
 
 
-def test_a_changed_agent_of_the_same_name_has_a_row_of_its_own() -> None:
+def test_a_changed_agent_of_the_same_name_has_its_own_row() -> None:
     rows = [
         *run({"A": (1.0,)}, agent={"name": "x", "digest": "aaaaaa1"}),
         *run({"A": (0.0,)}, agent={"name": "x", "digest": "bbbbbb1"}),

@@ -203,7 +203,7 @@ def test_of_a_task_that_was_changed_the_newest_version_counts() -> None:
     assert {row.run_id for row in newest_versions(rows)} == {"r2"}
 
 
-def test_a_file_without_a_reward_is_no_baseline(tmp_path: Path) -> None:
+def test_a_file_without_a_reward_is_refused_as_a_baseline(tmp_path: Path) -> None:
     path = written(tmp_path / "x.jsonl", *run({"a": (None, None)}))
     with pytest.raises(RecordsError, match=r"x\.jsonl: no graded rollouts to compare with"):
         load_baseline(path)

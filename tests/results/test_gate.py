@@ -137,7 +137,7 @@ def test_a_run_without_a_result_passes_no_gate(expression: str) -> None:
         ("mean>=0.7", {"a": (0.7, 0.7), "b": (0.7, 0.7)}, True, "0.700 >= 0.7"),  # as decimals, not as floats
         ("mean>=0.625", {"a": (1.0,), "b": (1.0, 0.0, 0.0, 0.0)}, True, "0.625 >= 0.625"),  # tasks weigh the same
         ("mean>=0.626", {"a": (1.0,), "b": (1.0, 0.0, 0.0, 0.0)}, False, "0.625 < 0.626"),
-        ("mean>=0.8", {"a": (0.79996,)}, False, "0.79996 < 0.8"),  # unrounded, and told so
+        ("mean>=0.8", {"a": (0.79996,)}, False, "0.79996 < 0.8"),  # unrounded, and shown so
         ("mean>=0.7", {"a": (2 / 3,)}, False, "0.667 < 0.7"),
         ("mean>=0.6667", {"a": (1.0, 1.0, 0.0)}, False, "0.66667 < 0.6667"),  # 0.667 would be no reason
         ("mean>=0.6667", {"a": (0.6667,)}, True, "0.6667 >= 0.6667"),
@@ -217,10 +217,10 @@ def test_a_gate_holds_for_every_agent() -> None:
         "mean>=0.6", False, "claude_sdk: 0.500 < 0.6; codex: 1.000 >= 0.6; others: none of 2 rollouts has run"
     )
     [judgment] = judge([parse_gate("mean>=0.5")], summarize(rows))
-    assert judgment.passed is None  # an agent has said nothing yet
+    assert judgment.passed is None  # an agent has no result yet
 
 
-def test_several_gates_are_judged_each_on_its_own() -> None:
+def test_several_gates_are_judged_separately() -> None:
     judgments = judge([parse_gate("mean>=0.5"), parse_gate("pass^2>=0.5")], summarize(run({"a": (1.0, 0.0)})))
     assert [str(judgment) for judgment in judgments] == [
         "gate mean>=0.5: passed: 0.500 >= 0.5",
@@ -302,7 +302,7 @@ def test_the_same_mean_with_tasks_swapped_is_lost_and_no_significant_drop() -> N
     assert one("lost<=0", {"a": (1.0, 1.0, 1.0, 0.0), "b": NO}, before).passed is True  # noise
 
 
-def test_a_run_that_is_no_worse_passes_and_says_so() -> None:
+def test_a_run_that_is_not_worse_passes_and_says_so() -> None:
     judgment = one("baseline", {"a": YES, "b": (1.0, 0.0, 1.0, 1.0)}, {"a": YES, "b": YES})
     assert str(judgment) == (
         "gate baseline: passed: mean reward 1.000 -> 0.875 over 2 tasks, no significant drop (p = 0.5, one-sided)"
@@ -381,7 +381,7 @@ def test_a_result_that_may_still_come_leaves_the_baseline_gate_undecided() -> No
     [judgment] = judge([parse_gate("baseline")], summarize(rows), then, selected)
     assert judgment.passed is None
     assert judgment.text == "no result yet for B, C, which the baseline has (1 without a reward, 7 did not run)"
-    rows = [*run({"A": YES, "B": (None, "interrupted", "not run", "not run")})]  # C was skipped: B alone is to come
+    rows = [*run({"A": YES, "B": (None, "interrupted", "not run", "not run")})]  # C was skipped: only B is pending
     [judgment] = judge([parse_gate("baseline")], summarize(rows), then, selected)
     assert (judgment.passed, judgment.text) == (False, "no result for C, which the baseline has")
 
@@ -398,14 +398,14 @@ def test_an_agent_that_has_not_begun_leaves_the_baseline_gate_undecided() -> Non
 
 
 def test_an_agent_without_any_result_fails_too_where_the_baseline_has_some() -> None:
-    """All that was selected of it was skipped, say; the other agent is no worse."""
+    """For example, all that was selected of it was skipped; the other agent is not worse."""
     then = Baseline(Path("x"), both("gpt-4", "gpt-5"))
     tasks = Selection({("codex", model, None): frozenset("ab") for model in ("gpt-4", "gpt-5", "gpt-6")})
-    told = [str(one) for one in judge([parse_gate("baseline"), parse_gate("lost<=0")], both("gpt-5"), then, tasks)]
-    assert told[0].startswith("gate baseline: failed: codex/gpt-5: mean reward 1.000 -> 1.000 over 1 task, no signif")
-    assert told[0].endswith("; codex/gpt-4: no result for a, which the baseline has")
-    assert told[1].startswith("gate lost<=0: undecided: ")
-    assert told[1].endswith("; codex/gpt-4: 0 to 1 lost, as those turn out that have no reward: a")
+    texts = [str(one) for one in judge([parse_gate("baseline"), parse_gate("lost<=0")], both("gpt-5"), then, tasks)]
+    assert texts[0].startswith("gate baseline: failed: codex/gpt-5: mean reward 1.000 -> 1.000 over 1 task, no signif")
+    assert texts[0].endswith("; codex/gpt-4: no result for a, which the baseline has")
+    assert texts[1].startswith("gate lost<=0: undecided: ")
+    assert texts[1].endswith("; codex/gpt-4: 0 to 1 lost, as those turn out that have no reward: a")
     [judgment] = judge(
         [parse_gate("baseline")], both("gpt-5"), then, Selection({("codex", "gpt-5", None): frozenset("a")})
     )
@@ -456,7 +456,7 @@ def both(*models: str) -> Summary:
     return summarize([row for model in models for row in run({"a": YES}, model=model, agents=len(models))])
 
 
-def test_a_p_value_beside_the_level_is_told_with_the_digits_that_decide() -> None:
+def test_a_p_value_close_to_the_level_is_shown_with_the_digits_that_decide() -> None:
     assert [p_clause(Fraction(one, 10_000)) for one in (500, 501, 499, 546, 286)] == [
         *("p = 0.05", "p = 0.0501", "p = 0.05", "p = 0.055", "p = 0.029"),
     ]
@@ -484,6 +484,6 @@ def test_allowed_errors(text: str, errors: int, passed: bool, allowed: int) -> N
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "101%", "5 %", "%", "1e2", "x"])
-def test_what_is_no_number_of_errors_is_refused(text: str) -> None:
+def test_an_invalid_number_of_errors_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a number of rollouts"):
         AllowedErrors.parse(text)

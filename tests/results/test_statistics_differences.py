@@ -81,7 +81,7 @@ def test_holm_against_a_published_value() -> None:
     assert holm([]) == []
 
 
-def test_four_of_four_to_none_among_30_tasks_is_no_evidence() -> None:
+def test_four_of_four_to_none_among_30_tasks_is_not_evidence() -> None:
     corrected = holm([fisher(4, 4, 4, 0), *[Fraction(1)] * 29])
     assert round(float(fisher(4, 4, 4, 0)), 3) == 0.029
     assert round(float(corrected[0]), 2) == 0.86
@@ -201,9 +201,7 @@ def test_rewards_of_many_values_are_drawn_and_never_impossible() -> None:
     assert found == significance.PValue(Fraction(1, DRAWS + 1), False)
 
 
-def test_thousands_of_rewards_that_all_differ_are_told_apart_within_seconds_and_as_a_normal_distribution_would() -> (
-    None
-):
+def test_thousands_of_different_rewards_are_compared_within_seconds_as_by_a_normal_distribution() -> None:
     source = random.Random(9)
 
     def rewards(top: float) -> list[Fraction]:

@@ -48,7 +48,7 @@ def test_a_throttled_turn_halves_what_is_in_flight(in_flight: int, half: int) ->
     assert not limit.admits(half)
 
 
-def test_of_those_in_flight_together_the_first_alone_counts() -> None:
+def test_of_those_in_flight_together_only_the_first_counts() -> None:
     clock = Clock()
     limit = under_way(16, clock)
     started = clock()
@@ -58,7 +58,7 @@ def test_of_those_in_flight_together_the_first_alone_counts() -> None:
     assert limit.limit == 2, "these began after the limit had been lowered"
 
 
-def test_an_idle_place_is_none_to_halve() -> None:
+def test_halving_starts_from_the_places_in_use() -> None:
     limit = under_way(16)
     limit.turn_throttled(limit.clock())
     slots = [Slot() for _ in range(4)]
@@ -67,7 +67,7 @@ def test_an_idle_place_is_none_to_halve() -> None:
     assert fewer.limit == 2
 
 
-def test_pauses_double_up_to_a_minute_and_begin_anew_after_a_turn_that_was_not_throttled() -> None:
+def test_pauses_double_up_to_a_minute_and_start_again_after_a_turn_that_was_not_throttled() -> None:
     limit = under_way(1)
     assert [limit.turn_throttled(limit.clock()) for _ in range(6)] == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
     limit.turn_ok()

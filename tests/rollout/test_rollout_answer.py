@@ -69,7 +69,7 @@ def test_the_answer_of_the_last_turn_counts_before_that_of_an_earlier_one() -> N
         "/workspace/outputs/answer.json ",
     ],
 )
-def test_an_answer_elsewhere_is_none_and_is_named(path: str) -> None:
+def test_an_answer_elsewhere_does_not_count_and_is_named(path: str) -> None:
     with FakeCore(script=lambda body: Script(artifacts={path: RIGHT})) as core:
         ran = run(core, plan(retries=3))
         assert ran.verdict == ("completed", 0.0)
@@ -106,7 +106,7 @@ def test_a_huge_answer_is_not_read() -> None:
         assert len(ran.record.to_line()) < 10_000
 
 
-def test_a_huge_answer_that_is_not_announced_is_read_to_the_cap_alone() -> None:
+def test_a_huge_answer_that_is_not_announced_is_only_read_to_the_cap() -> None:
     with FakeCore(script=lambda body: Script(answer=b" " * (30 * MiB))) as core:
 
         def hide(session: FakeSession) -> None:
@@ -194,7 +194,7 @@ def test_whatever_an_agent_writes_is_graded(answer: bytes, kept: Any, note: str 
         assert len(ran.record.to_line()) < 200_000
 
 
-def test_a_byte_order_mark_is_no_reason_to_fail() -> None:
+def test_a_byte_order_mark_is_accepted() -> None:
     with FakeCore(script=lambda body: Script(answer=b"\xef\xbb\xbf" + RIGHT + b"\n\n")) as core:
         assert run(core).verdict == ("completed", 1.0)
 
@@ -259,7 +259,7 @@ def test_text_that_no_encoding_takes_is_kept_in_a_line_of_ascii() -> None:
         assert line.count(b"\n") == 1
 
 
-def test_a_task_s_tolerance_is_heeded() -> None:
+def test_a_task_s_tolerance_applies() -> None:
     task = Task(id="t", instruction="x", expected={"n": 1.0})
     with FakeCore(script=lambda body: Script(answer=b'{"n": 1.0000001}')) as core:
         assert run(core, plan(task)).verdict == ("completed", 1.0)

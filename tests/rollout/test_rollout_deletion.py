@@ -47,7 +47,7 @@ def test_a_session_that_settles_slowly_is_waited_for() -> None:
         assert core.counts["delete"] < 10
 
 
-def test_a_session_that_is_gone_already_is_no_fault() -> None:
+def test_a_session_that_is_already_deleted_is_not_a_fault() -> None:
     with FakeCore(script=lambda body: Script(answer=RIGHT)) as core:
         core.fault = on("delete", refused(404, "Resource not found.", "not_found_error"))
         assert run(core).warnings == ()
@@ -71,7 +71,7 @@ def test_a_spoiled_attempt_s_session_is_named_too() -> None:
         assert all(session_id in warning for session_id, warning in zip(core.sessions, ran.warnings, strict=True))
 
 
-def test_a_record_that_can_not_be_kept_leaves_the_session_and_is_told() -> None:
+def test_a_record_that_can_not_be_kept_leaves_the_session_and_is_reported() -> None:
     class DiskFull(Exception):
         pass
 

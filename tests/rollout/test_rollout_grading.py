@@ -1,4 +1,4 @@
-"""Graders are code of users: whatever one does is told apart from a wrong answer, and disturbs nobody else."""
+"""Graders are code of users: whatever one does differs from a wrong answer, and disturbs no other."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def out_of_range(task: Task, answer: Answer, rollout: Rollout) -> Grade:
 
 
 @pytest.mark.parametrize(
-    ("grader", "said"),
+    ("grader", "error"),
     [
         (leaves, "the grader raised SystemExit: done"),
         (fails, "the grader raised Failed: not like this"),
@@ -51,12 +51,12 @@ def out_of_range(task: Task, answer: Answer, rollout: Rollout) -> Grade:
         (out_of_range, "the grader raised ValueError"),
     ],
 )
-def test_a_grader_that_fails_is_an_error_with_the_answer_kept(grader: Callable[..., Any], said: str) -> None:
+def test_a_grader_that_fails_is_an_error_with_the_answer_kept(grader: Callable[..., Any], error: str) -> None:
     with FakeCore(script=lambda body: Script(answer=WRONG)) as core:
         ran = run(core, plan(retries=3), grade=grader)
         assert ran.verdict == ("error", None)
         assert ran.record.error is not None
-        assert ran.record.error.startswith(said)
+        assert ran.record.error.startswith(error)
         assert ran.record.answer == {"n": 2}
         assert ran.record.items
         assert ran.record.usage is None
@@ -87,16 +87,16 @@ def test_a_fraction_is_a_reward() -> None:
         assert ran.record.notes == ["a quarter"]
 
 
-def test_a_grader_is_told_of_the_task_the_answer_and_the_rollout() -> None:
-    told: list[Any] = []
+def test_a_grader_receives_the_task_the_answer_and_the_rollout() -> None:
+    received: list[Any] = []
 
     def listens(task: Task, answer: Answer, rollout: Rollout) -> Grade:
-        told.extend([task.id, answer.value, rollout.sample, threading.current_thread() is threading.main_thread()])
+        received.extend([task.id, answer.value, rollout.sample, threading.current_thread() is threading.main_thread()])
         return grade(task, answer, rollout)
 
     with FakeCore(script=lambda body: Script(answer=RIGHT)) as core:
         run(core, plan(sample=3), grade=listens)
-    assert told == ["sum", {"n": 1}, 3, False]
+    assert received == ["sum", {"n": 1}, 3, False]
 
 
 # The threads

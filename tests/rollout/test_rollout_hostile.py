@@ -24,7 +24,7 @@ from pytest_core_rollouts.rollout.attempts import Outcome, RolloutRunner
 from pytest_core_rollouts.rollout.stopping import Stop
 from tests.support.api import quick
 from tests.support.fake_core import FakeCore, Fault, Request, Script
-from tests.support.rollouts import RIGHT, TIMEOUTS, grade, on, only_session, plan, refused, run, said
+from tests.support.rollouts import RIGHT, TIMEOUTS, grade, json_reply, on, only_session, plan, refused, run
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m\x00\r\n\u2028\u202e\ud835<script>alert(1)</script>|`\x7f"
 MiB = 1024 * 1024
@@ -33,12 +33,12 @@ HASTY = dataclasses.replace(TIMEOUTS, outage=0.6)
 
 @pytest.fixture(autouse=True)
 def silence_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream that tells of nothing is believed for a moment only."""
+    """A stream without events is only believed for a moment."""
     monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 0.3)
 
 
-def told(record: RolloutRecord) -> str:
-    """What a terminal gets to see of a fault."""
+def shown_fault(record: RolloutRecord) -> str:
+    """What a terminal shows of a fault."""
     return explain_fault(record)
 
 
@@ -77,7 +77,7 @@ def test_what_a_server_says_reaches_no_terminal_as_it_is(script: Script) -> None
     with FakeCore(script=lambda body: script) as core:
         ran = run(core, plan(timeout=1.0, retries=1))
         assert ran.record.reward is None
-        assert harmless(told(ran.record))
+        assert harmless(shown_fault(ran.record))
         assert ran.record.to_line().isascii()
 
 
@@ -87,7 +87,7 @@ def test_what_a_refusal_says_reaches_no_terminal_as_it_is(status: int) -> None:
         core.fault = on("create", refused(status, HOSTILE, HOSTILE, HOSTILE))
         ran = run(core, plan(retries=0), retry=quick(patience=0.1), timeouts=HASTY)
         assert ran.verdict == ("error", None)
-        assert harmless(told(ran.record))
+        assert harmless(shown_fault(ran.record))
         assert harmless(ran.outcome.fatal or "")
 
 
@@ -101,19 +101,19 @@ def test_paths_of_artifacts_reach_no_terminal_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("session_id", [HOSTILE, "", ".", "..", 7, None, ["x"]])
-def test_an_id_that_is_none_is_a_fault_of_the_server(session_id: object) -> None:
+def test_an_invalid_id_is_a_fault_of_the_server(session_id: object) -> None:
     with FakeCore() as core:
-        core.fault = on("create", said({"id": session_id, "status": "idle"}, 201))
+        core.fault = on("create", json_reply({"id": session_id, "status": "idle"}, 201))
         ran = run(core, plan(retries=0))
         assert ran.verdict == ("error", None)
-        assert harmless(told(ran.record))
+        assert harmless(shown_fault(ran.record))
 
 
 # ---- size
 
 
 @pytest.mark.parametrize("usage", ["many", 5, [1], True])
-def test_a_usage_that_is_none_is_unknown(usage: Any) -> None:
+def test_an_invalid_usage_is_unknown(usage: Any) -> None:
     """Also that of an attempt which makes way for another."""
     broke = Script(turn_status="failed", error={"code": "server_error", "message": "m"}, usage=usage)
     with FakeCore(script=lambda body: Script(answer=RIGHT, usage=usage) if core.sessions else broke) as core:
@@ -136,10 +136,10 @@ def test_tokens_of_a_spoiled_attempt_are_spent_too() -> None:
         assert counted == [30]
 
 
-def test_a_turns_error_that_is_no_object_is_one_without_a_code() -> None:
+def test_a_turns_error_that_is_not_an_object_has_no_code() -> None:
     turn = {"id": "t", "status": "failed", "error": "it broke", "usage": None}
     with FakeCore(script=lambda body: Script()) as core:
-        answer = said({"data": [turn], "has_more": False, "last_id": None})
+        answer = json_reply({"data": [turn], "has_more": False, "last_id": None})
         core.fault = lambda request: answer if request.route == "turns" else None
         ran = run(core)
         assert (ran.verdict, ran.record.error) == (("failed", None), "the Turn failed: no code: no message")
@@ -162,7 +162,7 @@ def test_a_trajectory_without_an_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> 
 
         def page(request: Request) -> Fault:
             data = [{"id": f"item-{request.nth}-{n}", "type": "message", "text": "x" * 50_000} for n in range(100)]
-            return said({"object": "list", "data": data, "has_more": True, "last_id": data[-1]["id"]})
+            return json_reply({"object": "list", "data": data, "has_more": True, "last_id": data[-1]["id"]})
 
         core.fault = on("items", page)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -203,7 +203,7 @@ def test_an_answer_of_ten_gigabytes_is_not_asked_for(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 0, True, "8", 8.0, [8]])
-def test_a_size_that_is_none_makes_no_reward_up(size: object) -> None:
+def test_an_invalid_artifact_size_gives_no_reward(size: object) -> None:
     with FakeCore(script=lambda body: Script(answer=RIGHT)) as core:
 
         def lie(request: Request) -> None:
@@ -292,7 +292,7 @@ def test_a_turn_that_completes_after_its_timeout_makes_no_second_row() -> None:
         assert [what for _, what in only_session(core).history][-2:] == ["completed", "deleted"]
 
 
-def test_throttled_creation_is_waited_out_beside_the_limit() -> None:
+def test_throttled_creation_does_not_count_towards_the_limit() -> None:
     waits: dict[str, Any] = {"Retry-After": "0.6"}
     with FakeCore(script=lambda body: Script(turn_seconds=0.2, answer=RIGHT)) as core:
         core.fault = on("create", Fault(status=429, headers=waits), last=3)

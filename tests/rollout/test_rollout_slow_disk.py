@@ -78,7 +78,7 @@ def test_a_run_that_is_cancelled_while_its_row_is_written_has_one_row(cancels: i
         assert only_session(core).id == record.session_id
 
 
-def test_a_disk_that_turns_out_full_while_the_run_is_cancelled_is_told() -> None:
+def test_a_disk_that_turns_out_full_while_the_run_is_cancelled_is_reported() -> None:
     with FakeCore(script=lambda body: Script(answer=RIGHT)) as core:
         writing, may_end = threading.Event(), threading.Event()
 

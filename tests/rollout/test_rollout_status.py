@@ -1,4 +1,4 @@
-"""Every way in which a rollout can end, over real HTTP: its status, its reward, what it says."""
+"""Every way in which a rollout can end, over real HTTP: its status, its reward, its messages."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.support.fake_core import FakeCore, Fault, Script
 from tests.support.rollouts import (
     RIGHT,
     WRONG,
+    json_reply,
     on,
     only_session,
     plan,
     refused,
     run,
-    said,
     scripted,
 )
 
@@ -25,7 +25,7 @@ USAGE = {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18}
 
 @pytest.fixture(autouse=True)
 def silence_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream that tells of nothing is believed for a moment only."""
+    """A stream without events is only believed for a moment."""
     monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 0.3)
 
 
@@ -48,7 +48,7 @@ def test_a_right_answer_is_rewarded_and_its_session_deleted() -> None:
         assert not ran.warnings
 
 
-def test_a_wrong_answer_is_no_reward_and_no_reason_for_another_attempt() -> None:
+def test_a_wrong_answer_earns_nothing_and_gets_no_other_attempt() -> None:
     with FakeCore(script=lambda body: Script(answer=WRONG)) as core:
         ran = run(core, plan(retries=3))
         assert ran.verdict == ("completed", 0.0)
@@ -102,7 +102,7 @@ def test_any_other_failure_of_a_turn_is_missing_data(code: str) -> None:
 def test_a_failure_without_a_code_is_missing_data_too() -> None:
     with FakeCore(script=lambda body: Script(turn_status="failed")) as core:
         turn = {"id": "turn_1", "status": "failed", "error": None}
-        core.fault = on("turns", said({"object": "list", "data": [turn], "has_more": False, "last_id": "turn_1"}))
+        core.fault = on("turns", json_reply({"object": "list", "data": [turn], "has_more": False, "last_id": "turn_1"}))
         ran = run(core, plan(retries=0))
         assert ran.verdict == ("failed", None)
         assert ran.record.error == "the Turn failed: no code: no message"
@@ -123,7 +123,7 @@ def test_an_environment_that_nobody_can_connect_is_an_error() -> None:
     with FakeCore(script=lambda body: Script(requires_action=True)) as core:
         action = {"type": "environment_connection"}
         session = {"id": "sess_00000001", "status": "requires_action", "required_actions": [action]}
-        core.fault = on("session", said(session))
+        core.fault = on("session", json_reply(session))
         ran = run(core, plan(timeout=60, retries=3))
         assert ran.verdict == ("error", None)
         assert ran.record.error is not None
@@ -165,7 +165,7 @@ def test_a_session_that_fails_without_a_turn_is_an_error_at_once(stream: str) ->
 def test_a_session_that_fails_under_its_turn_is_an_error() -> None:
     with FakeCore(script=lambda body: Script(never_ends=True, answer=RIGHT)) as core:
         failed = {"id": "sess_00000001", "status": "failed", "error": "the sandbox is gone"}
-        core.fault = on("session", said(failed))
+        core.fault = on("session", json_reply(failed))
         ran = run(core, plan(timeout=60, retries=0))
         assert ran.verdict == ("error", None)
         assert ran.record.error == "the Session failed while its Turn was in_progress: the sandbox is gone"
@@ -177,7 +177,7 @@ def test_a_turn_that_completed_before_its_session_failed_counts() -> None:
 
         def complete_first(request: object) -> Fault:
             only_session(core)._end("completed")
-            return said({"id": "sess_00000001", "status": "failed", "error": "too late"})
+            return json_reply({"id": "sess_00000001", "status": "failed", "error": "too late"})
 
         core.fault = on("session", complete_first)
         ran = run(core, plan(timeout=60, retries=0))
@@ -227,7 +227,7 @@ def test_a_refused_network_policy_names_the_option() -> None:
         assert core.counts["create"] == 1
 
 
-def test_the_attempt_after_a_fault_has_a_key_of_its_own_and_tells_of_the_first() -> None:
+def test_the_attempt_after_a_fault_has_its_own_key_and_names_the_first() -> None:
     with FakeCore() as core:
         broken = Script(turn_status="failed", error={"code": "sandbox_error", "message": "It broke."})
         scripted(core, broken, Script(answer=RIGHT))
@@ -274,7 +274,7 @@ def test_a_key_that_is_refused_stops_the_run_at_the_first_answer(status: int) ->
         assert len(core.requests) == 1
 
 
-def test_a_server_that_is_no_core_stops_the_run() -> None:
+def test_a_server_that_is_not_a_core_stops_the_run() -> None:
     with FakeCore() as core:
         core.fault = lambda request: Fault(status=404, body=b"<html>", headers={"Content-Type": "text/html"})
         ran = run(core, plan(retries=3))
@@ -283,9 +283,11 @@ def test_a_server_that_is_no_core_stops_the_run() -> None:
         assert len(core.requests) == 1
 
 
-def test_a_core_that_sends_nonsense_is_an_error_of_that_rollout_alone() -> None:
+def test_a_core_that_sends_nonsense_is_only_an_error_of_that_rollout() -> None:
     with FakeCore(script=lambda body: Script(session_failure="no room")) as core:
-        core.fault = on("session", said({"id": "sess_00000001", "status": "requires_action", "required_actions": 3}))
+        core.fault = on(
+            "session", json_reply({"id": "sess_00000001", "status": "requires_action", "required_actions": 3})
+        )
         ran = run(core, plan(timeout=5, retries=0))
         assert ran.verdict == ("error", None)
         assert ran.record.error is not None

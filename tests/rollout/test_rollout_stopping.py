@@ -26,7 +26,7 @@ INTERRUPTED = ("cancelled", None)
 
 @pytest.fixture(autouse=True)
 def silence_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream that tells of nothing is believed for a moment only."""
+    """A stream without events is only believed for a moment."""
     monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 0.3)
 
 

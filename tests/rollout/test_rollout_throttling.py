@@ -74,7 +74,7 @@ def finished(pool: CollectingPool[Rollout, Client, Outcome], number: int) -> lis
 
 
 class Model:
-    """Serves so many Turns at a time, and throttles the others."""
+    """Serves at most `most` Turns at a time, and throttles the others."""
 
     def __init__(self, core: FakeCore, most: int) -> None:
         self.core, self.most, self.throttled = core, most, 0
@@ -240,7 +240,7 @@ def test_a_run_that_may_spend_no_more_waits_for_no_core() -> None:
         assert ran.outcome.fatal is None
 
 
-def test_a_stop_is_heeded_in_an_outage() -> None:
+def test_a_stop_takes_effect_in_an_outage() -> None:
     with FakeCore() as core:
         core.fault = lambda request: Fault(status=503)
 

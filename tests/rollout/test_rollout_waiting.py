@@ -13,12 +13,12 @@ from pytest_core_rollouts.rollout import turn_watch
 from pytest_core_rollouts.rollout.attempts import Timeouts
 from tests.support.api import quick
 from tests.support.fake_core import FakeCore, Fault, Request, Script
-from tests.support.rollouts import RIGHT, TIMEOUTS, on, only_session, plan, refused, run, said
+from tests.support.rollouts import RIGHT, TIMEOUTS, json_reply, on, only_session, plan, refused, run
 
 
 @pytest.fixture(autouse=True)
 def silence_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream that tells of nothing is believed for a moment only."""
+    """A stream without events is only believed for a moment."""
     monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 0.3)
 
 
@@ -87,11 +87,11 @@ def test_the_turn_list_is_asked_again_after_faults() -> None:
 def test_a_rollout_costs_at_most_eight_requests_while_its_stream_lives(
     prepare_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of a Turn that goes on for longer than a stream that never told of anything is believed."""
+    """Also for a Turn that runs for longer than a stream without events is believed."""
     monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 1.0)
     with FakeCore(script=lambda body: Script(prepare_seconds=prepare_seconds, turn_seconds=3, answer=RIGHT)) as core:
         assert run(core, timeouts=Timeouts(first_poll=0.4)).verdict == ("completed", 1.0)
-        first_look = {0.0: ["turns"], 0.1: [], 0.8: ["turns"]}  # none: the stream had told of the Turn
+        first_look = {0.0: ["turns"], 0.1: [], 0.8: ["turns"]}  # none: the stream had announced the Turn
         assert [request.route for request in core.requests] == [
             *("create", "events", *first_look[prepare_seconds], "turns", "artifacts", "content", "items", "delete"),
         ]
@@ -140,7 +140,7 @@ def test_without_a_stream_the_clock_does(fault: Fault) -> None:
         assert run(core).verdict == ("completed", 1.0)
 
 
-def test_a_failure_told_by_the_stream_is_found_at_once() -> None:
+def test_a_failure_announced_by_the_stream_is_found_at_once() -> None:
     with FakeCore(script=lambda body: Script(prepare_seconds=0.5, session_failure="no room")) as core:
         ran = run(core, plan(timeout=60, retries=0))
         assert ran.verdict == ("error", None)
@@ -182,7 +182,7 @@ def test_an_event_that_comes_before_its_truth_does_not_end_the_watch() -> None:
         def late(request: Request) -> Fault | None:
             session = only_session(core)
             ended = [at for at, what in session.history if what == "completed"]
-            return said(page) if ended and time.monotonic() < ended[0] + 0.3 else None
+            return json_reply(page) if ended and time.monotonic() < ended[0] + 0.3 else None
 
         core.fault = on("turns", late)
         ran = run(core)

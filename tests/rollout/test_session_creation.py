@@ -133,7 +133,7 @@ def test_a_model_provider_without_its_key_costs_no_request() -> None:
         assert core.requests == []
 
 
-def test_braces_beside_the_rollout_id_are_no_fault() -> None:
+def test_braces_next_to_the_rollout_id_are_valid() -> None:
     agent = Agent(harness="codex", model="m", base_url="https://models.example/{x}/{rollout_id}/{rollout_id}/{0}/v1")
     rollout = plan(agent=agent)
     (provider,) = session_body(rollout, model_key="key")["x_agents_core"].values()
@@ -175,20 +175,20 @@ def test_metadata_stays_within_the_limits() -> None:
     agent = Agent(harness="codex", model="m" * 200)
     labels = {f"label-{number}-{'k' * 80}": "v" * 600 for number in range(8)}
     rollout = plan(task, agent, labels=labels, sample=10**6)
-    said = metadata(rollout)
+    sent = metadata(rollout)
     assert len(task.id) == 300
-    assert said["task"] == task.id
-    assert said["rollout_id"] == rollout.rollout_id
+    assert sent["task"] == task.id
+    assert sent["rollout_id"] == rollout.rollout_id
     assert len(rollout.rollout_id) <= 120
-    assert len(said) == 5 + 8
-    assert all(len(key) <= 64 and len(value) <= 512 for key, value in said.items())
+    assert len(sent) == 5 + 8
+    assert all(len(key) <= 64 and len(value) <= 512 for key, value in sent.items())
     with FakeCore(script=lambda body: Script(answer=WRONG)) as core:
         assert run(core, rollout).verdict == ("completed", 0.0)
         (request,) = (request for request in core.requests if request.route == "create")
         assert len((request.header("idempotency-key") or "").encode()) <= 128
 
 
-def test_what_is_cut_is_told_apart_by_a_digest() -> None:
+def test_cut_names_differ_by_a_digest() -> None:
     value = "v" * 600
     cut = metadata(plan(labels={"policy": value}))["label.policy"]
     assert cut == "v" * 499 + "-" + hashlib.sha256(value.encode()).hexdigest()[:12]
@@ -249,7 +249,7 @@ def test_no_expected_value_no_solution_and_no_stray_key_in_any_request(tmp_path:
     assert rewards == [0.0, 1.0, 0.0, None, None, 0.0]
 
 
-def test_the_solution_goes_out_under_oracle_alone(tmp_path: Path) -> None:
+def test_the_solution_is_only_sent_under_oracle(tmp_path: Path) -> None:
     (tmp_path / "instruction.md").write_text("Say the word.")
     (tmp_path / "expected.json").write_text('{"n": 1}')
     (tmp_path / "solution").mkdir()

@@ -91,7 +91,7 @@ def test_a_session_that_waits_for_its_sandbox_is_named() -> None:
         assert found.deleted == []
 
 
-def test_one_that_is_gone_meanwhile_is_no_matter() -> None:
+def test_a_session_that_was_deleted_meanwhile_is_not_a_fault() -> None:
     with FakeCore() as core:
         left(core, 3)
         core.fault = on("delete", refused(404, "Resource not found.", "not_found_error"), last=1)

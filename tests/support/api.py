@@ -34,7 +34,7 @@ def quick(**changes: Any) -> RetryPolicy:
 
 
 def run(core: FakeCore, use: Callable[[Client], Awaitable[T]], *, retry: RetryPolicy = QUICK) -> T:
-    """`use` with a client of its own against `core`, in an event loop of its own."""
+    """Return what `use` returns with its own client of `core`, in its own event loop."""
     return run_at(core.base_url, core.api_key, use, retry=retry)
 
 

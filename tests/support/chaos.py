@@ -1,6 +1,6 @@
 """Random faults at every step of every rollout, by a seed; and what the server knows to have happened, to compare with.
 
-What befalls an attempt, and each of its requests, depends on the seed, the rollout and the request's number alone,
+What happens to an attempt, and to each of its requests, only depends on the seed, the rollout and the request's number,
 never on the order in which requests happen to arrive.
 """
 

@@ -14,7 +14,7 @@ from pytest_core_rollouts.records.record import RolloutRecord
 
 
 class Exporter:
-    """Runs the command in this process and keeps what it said."""
+    """Runs the command in this process and keeps what it printed."""
 
     def __init__(self, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
         self._capture = capfdbinary
@@ -51,7 +51,7 @@ def write(path: Path, *rows: RolloutRecord | Iterable[RolloutRecord]) -> Path:
 
 def exchange(session_id: str, *, reply: str = "ok", **changes: Any) -> dict[str, Any]:
     """A line of a capture, as the embedded Core writes it."""
-    said: dict[str, Any] = {
+    line: dict[str, Any] = {
         "schema": 1,
         "session_id": session_id,
         "started_at": "2026-11-29T18:22:33.123Z",
@@ -69,7 +69,7 @@ def exchange(session_id: str, *, reply: str = "ok", **changes: Any) -> dict[str,
         "token_ids": [3, 4],
         "logprobs": [-0.5, -1.0],
     }
-    return {**said, **changes}
+    return {**line, **changes}
 
 
 def capture(folder: Path, rollout_id: str, *lines: Mapping[str, Any]) -> Path:

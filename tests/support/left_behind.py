@@ -1,4 +1,4 @@
-"""Names and contents of files that do harm to whoever imports, collects, sources or looks at them."""
+"""Names and contents of files that do harm when they are imported, collected, sourced or looked at."""
 
 from __future__ import annotations
 

@@ -126,14 +126,14 @@ def on(route: str, fault: Fault | Callable[[Request], Fault | None], *, first: i
     return hook
 
 
-def said(value: Any, status: int = 200) -> Fault:
+def json_reply(value: Any, status: int = 200) -> Fault:
     """An answer of the test's own in place of the regular one."""
     return Fault(status=status, body=json.dumps(value).encode(), headers={"X-Request-Id": "req_of_the_test"})
 
 
 def refused(status: int, message: str, code: str | None = None, param: str | None = None) -> Fault:
     """An error of the API."""
-    return said({"error": {"type": "x", "message": message, "code": code, "param": param}}, status)
+    return json_reply({"error": {"type": "x", "message": message, "code": code, "param": param}}, status)
 
 
 def only_session(core: FakeCore) -> FakeSession:

@@ -60,7 +60,7 @@ class Ended:
 
 
 class Running:
-    """`pytest ARGS` in a process group of its own, in the project's folder; `with` ends it for certain."""
+    """`pytest ARGS` in its own process group, in the project's folder; `with` ends it for certain."""
 
     def __init__(self, project: Project, *args: str, env: Mapping[str, str] = {}, prefix: tuple[str, ...] = ()) -> None:
         self.project = project

@@ -23,7 +23,7 @@ def new_sandbox(isolation: Isolation) -> Iterator[Sandbox]:
 
 
 def run(sandbox: Sandbox, script: str, *args: str, **options: Any) -> Completed:
-    """Run a bash script in the sandbox, in an event loop of its own."""
+    """Run a bash script in the sandbox, in its own event loop."""
     options.setdefault("env", {})
     options.setdefault("timeout", 60.0)
     return asyncio.run(sandbox.run(["bash", "-c", script, "script", *args], **options))

@@ -21,7 +21,7 @@ HANG_S = 60.0
 
 @dataclass(frozen=True)
 class Ask:
-    """One request for a reply. `step`: tool results so far; `text`: everything the user and the system said."""
+    """One request for a reply. `step`: tool results so far; `text`: all texts of the user and the system."""
 
     method: str
     path: str
@@ -73,7 +73,7 @@ class Fail:
 
 @dataclass(frozen=True)
 class FailInStream:
-    """A stream that begins well and then tells of an error."""
+    """A stream that begins well and then reports an error."""
 
     code: str
     message: str = "as the script wants it"
@@ -104,7 +104,7 @@ USAGE = {
 
 
 class ScriptedModel:
-    """Serves from `with` to its end. `requests` holds all that came, `peak` how many replies were due at once."""
+    """Serves from `with` to its end. `requests` holds all that came, `peak` how many replies were pending at once."""
 
     def __init__(self, script: Script, *, delay: float = 0.0) -> None:
         self.script = script
@@ -152,7 +152,7 @@ class _Server(ThreadingHTTPServer):
     model: ScriptedModel
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """An agent that was killed leaves its connections; that is no news."""
+        """An agent that was killed leaves its connections; that is expected."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -255,14 +255,14 @@ def _ask(method: str, path: str, headers: Mapping[str, str], body: Any) -> Ask:
         ]
         step = sum(block.get("type") == "tool_result" for block in blocks)
         system = body.get("system") or []
-        said = [*([system] if isinstance(system, str) else [block["text"] for block in system])]
-        said += [block["text"] for block in blocks if block.get("type") == "text"]
-        return Ask(method, path, headers, body, step, "\n".join(said))
+        texts = [*([system] if isinstance(system, str) else [block["text"] for block in system])]
+        texts += [block["text"] for block in blocks if block.get("type") == "text"]
+        return Ask(method, path, headers, body, step, "\n".join(texts))
     given = body.get("input", [])
     step = sum(str(item.get("type", "")).endswith("_call_output") for item in given)
-    said = [str(body.get("instructions", ""))]
-    said += [part.get("text", "") for item in given if item.get("type") == "message" for part in item["content"]]
-    return Ask(method, path, headers, body, step, "\n".join(said))
+    texts = [str(body.get("instructions", ""))]
+    texts += [part.get("text", "") for item in given if item.get("type") == "message" for part in item["content"]]
+    return Ask(method, path, headers, body, step, "\n".join(texts))
 
 
 def _frames(events: Sequence[Mapping[str, Any]]) -> bytes:
@@ -321,8 +321,8 @@ def _messages(ask: Ask, reply: Shell | Tool | Say | FailInStream) -> list[dict[s
         events.append({"type": "content_block_stop", "index": blocks})
         blocks += 1
 
-    def text(said: str) -> None:
-        block({"type": "text", "text": ""}, {"type": "text_delta", "text": said})
+    def text(content: str) -> None:
+        block({"type": "text", "text": ""}, {"type": "text_delta", "text": content})
 
     if isinstance(reply, FailInStream):
         return [*events, {"type": "error", "error": {"type": reply.code, "message": reply.message}}]

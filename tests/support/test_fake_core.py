@@ -167,7 +167,7 @@ def test_busy_session_is_deleted_once_it_is_idle() -> None:
         asyncio.run(main())
 
 
-def test_problem_of_a_hook_is_no_silence() -> None:
+def test_problem_of_a_hook_is_reported() -> None:
     def broken(request: object) -> Fault:
         raise ZeroDivisionError
 

@@ -56,7 +56,7 @@ def user(number: int, text: str) -> dict[str, Any]:
     return item("message", number, role="user", content=[{"type": "input_text", "text": text}], phase=None)
 
 
-def said(number: int, text: str, phase: str = "commentary") -> dict[str, Any]:
+def agent_message(number: int, text: str, phase: str = "commentary") -> dict[str, Any]:
     return item("message", number, role="assistant", content=[{"type": "output_text", "text": text}], phase=phase)
 
 
@@ -83,7 +83,7 @@ def conversation(task: str, seed: int = 0) -> list[dict[str, Any]]:
             "/bin/bash -lc 'ls -la && head -50 auth.log'",
             f"total 12\n-rw-r--r-- 1 agent agent 812 data.csv\n{log}\n",
         ),
-        said(
+        agent_message(
             4,
             "The log has **repeated** lines. I'll run:\n\n```python\nimport csv\nprint('rows')\n```\n\nThen check it.",
         ),
@@ -119,7 +119,7 @@ def conversation(task: str, seed: int = 0) -> list[dict[str, Any]]:
         item("web_search_call", 10, action={"type": "search", "query": "RFC 5952"}),
         command(11, "git diff", UNIFIED),
         command(12, "python3 report.py > outputs/answer.json", "", ms=1840),
-        said(13, "The answer is in `/workspace/outputs/answer.json`.", "final_answer"),
+        agent_message(13, "The answer is in `/workspace/outputs/answer.json`.", "final_answer"),
     ]
 
 

@@ -53,7 +53,7 @@ def test_a_copy_is_an_error_that_names_the_file(tmp_path: Path, name: str, yaml:
 
 
 @pytest.mark.parametrize("yaml", ["", "pack: true\n"])
-def test_what_only_holds_the_answer_is_none(tmp_path: Path, yaml: str) -> None:
+def test_a_file_that_only_contains_the_answer_is_not_a_copy(tmp_path: Path, yaml: str) -> None:
     load_task(folder(tmp_path / "t", OTHERS, yaml), "t")
     loaded = {"true": b'{"total": 1}', "data": json.dumps({"total": True}).encode()}
     with pytest.raises(TaskError, match="files/data: equals"):

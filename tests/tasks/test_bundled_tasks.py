@@ -86,7 +86,7 @@ def failed_logins(files: Path, trap: str = "") -> dict[str, Any]:
         last = "May 18 00:00:00" if trap == "last day left out" else "May 18 23:59:59"
         if not "May 12 00:00:00" <= line[:15] <= last and trap != "whole log":
             continue
-        programs = {"sshd"} if trap == "sshd alone" else {"sshd", "sshd-session"}
+        programs = {"sshd"} if trap == "only sshd" else {"sshd", "sshd-session"}
         if program.split("[")[0] not in programs and trap != "any program":
             continue
         times = 1
@@ -104,7 +104,7 @@ def failed_logins(files: Path, trap: str = "") -> dict[str, Any]:
         if not found or (trap == "invalid users left out" and "invalid user" in message):
             continue
         words = message.partition(" from ")[2] if trap == "first address" else message.rpartition(" from ")[2]
-        if "." in words.split(" ")[0] or trap != "IPv4 alone":
+        if "." in words.split(" ")[0] or trap != "only IPv4":
             attempts[_client(words.split(" ")[0], trap)] += times
     attempts = +attempts
     return {
@@ -139,7 +139,7 @@ def inventory_bug(files: Path, trap: str = "") -> dict[str, Any]:
 
 
 def _stock_value(line: dict[str, str], trap: str) -> int:
-    careless = trap == "failing test alone"
+    careless = trap == "only the failing test"
     pieces, cents, clearance = int(line["quantity"]), int(line["unit_cents"]), line["clearance"] == "yes"
     sound = pieces - int(line["damaged"])
     count = pieces if careless or trap == "damaged pieces in the tier" else sound
@@ -205,7 +205,7 @@ def orders_json(files: Path, trap: str = "") -> dict[str, Any]:
 
 def _products(order: dict[str, Any], trap: str) -> Iterator[tuple[int, int]]:
     """Units kept and unit price, for each line and component of the SKU asked for."""
-    missing = 0 if trap == "missing quantity is none" else 1
+    missing = 0 if trap == "missing quantity is zero" else 1
     for line in (line for shipment in order["shipments"] for line in shipment["lines"]):
         returned = 0 if trap == "returns ignored" else line.get("returned", 0)
         if trap == "bundles' returns ignored" and "components" in line:
@@ -299,25 +299,25 @@ TRAPS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "failed-logins": {
         "attempts": ("invalid users left out", "first address", "addresses as written", "mapped addresses apart"),
-        "addresses": ("IPv4 alone", "words anywhere in the message", "any program", "whole log"),
+        "addresses": ("only IPv4", "words anywhere in the message", "any program", "whole log"),
         "total": (
-            *("last day left out", "sshd alone", "repeats left out", "a repeat is one", "repeats include the first"),
+            *("last day left out", "only sshd", "repeats left out", "a repeat is one", "repeats include the first"),
             "any method",
         ),
     },
     "inventory-bug": {
         "total_cents": (
-            *("code left as it is", "failing test alone", "tiers begin one later", "damaged pieces in the tier"),
+            *("code left as it is", "only the failing test", "tiers begin one later", "damaged pieces in the tier"),
             *("discounts added up", "half to even", "rounded in between", "line rounded, not the piece"),
             "damaged pieces valued",
         ),
-        "wrong_lines": ("failing test alone", "half to even", "code left as it is"),
+        "wrong_lines": ("only the failing test", "half to even", "code left as it is"),
     },
     "orders-json": {
         "buyers": ("customers not merged", "merged one step", "buyers with nothing left"),
         "units": (
             *("cancelled counted", "drafts counted", "one line an order", "returns ignored", "bundles ignored"),
-            *("bundles' returns ignored", "bundles hold one of each", "missing quantity is none"),
+            *("bundles' returns ignored", "bundles hold one of each", "missing quantity is zero"),
             *("refurbished counted", "SKU by its beginning"),
         ),
         "spend": ("smallest units", "two decimals everywhere"),
@@ -392,7 +392,7 @@ def test_the_instruction_ends_with_the_contract(name: str) -> None:
 
 
 @each_task
-def test_the_agent_is_not_told_the_answer(name: str) -> None:
+def test_no_input_reveals_the_answer(name: str) -> None:
     task, expected = _load(name)
     sources = [task.instruction.encode(), task.solution or b"", *(file.read() for file in task.files)]
     values = [json.dumps(value, separators=(",", ":")).encode() for value in expected.values()]

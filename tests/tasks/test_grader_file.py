@@ -1,4 +1,4 @@
-"""A grader.py beside its task: how it is loaded and called, and what it may return."""
+"""A grader.py in the folder of its task: how it is loaded and called, and what it may return."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_grade_is_kept_with_its_reasons() -> None:
         ),
     ],
 )
-def test_what_is_no_grade_is_an_error(value: Any, problem: str) -> None:
+def test_an_invalid_grade_is_an_error(value: Any, problem: str) -> None:
     with pytest.raises((TypeError, ValueError), match=problem):
         as_grade(value, "grade()")
 
@@ -162,7 +162,7 @@ def test_what_runs_is_what_the_digest_says(tmp_path: Path) -> None:
     assert (graded(task).reward, graded(changed).reward) == (1, 0)
 
 
-def test_a_grader_is_no_file_of_the_task(tmp_path: Path) -> None:
+def test_a_grader_is_not_a_file_of_the_task(tmp_path: Path) -> None:
     task = task_with(tmp_path / "t", "def grade(): return 1")
     assert task.uploads == ()
 
@@ -180,7 +180,7 @@ def test_a_grader_is_no_file_of_the_task(tmp_path: Path) -> None:
     ],
 )
 def test_a_faulty_grader_is_an_error_at_collection(tmp_path: Path, source: str, problem: str | None) -> None:
-    if problem is None:  # an annotation gives a name that is none before it runs
+    if problem is None:  # an annotation makes a name that has no value before it runs
         task = task_with(tmp_path / "t", source)
         with pytest.raises(TypeError, match="grade must be a function"):
             graded(task)

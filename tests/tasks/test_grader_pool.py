@@ -193,11 +193,11 @@ def test_second_try_runs_without_other_graders_if_the_machine_may_be_the_reason(
         f"    if mark.exists(): return pathlib.Path({str(release)!r}).exists()\n"
         "    mark.touch(); os.kill(os.getpid(), 9)\n"
     )
-    beside = (
+    releasing = (
         f"import pathlib, time\ndef grade():\n    while not pathlib.Path({str(mark)!r}).exists(): time.sleep(0.01)\n"
         f"    time.sleep(0.3); pathlib.Path({str(release)!r}).touch(); return 1\n"
     )
-    other = threading.Thread(target=grade, args=(beside,))
+    other = threading.Thread(target=grade, args=(releasing,))
     other.start()
     assert grade(source).reward == 1
     other.join()

@@ -190,7 +190,7 @@ def test_files_that_is_a_link_is_refused(folder: Path, tmp_path: Path) -> None:
     assert "files: is a symbolic link; it must be a folder" in error_of(folder)
 
 
-def test_a_pack_without_files_is_none(folder: Path) -> None:
+def test_a_pack_without_files_uploads_nothing(folder: Path) -> None:
     task = load_task(folder, "packed")
     assert (task.packed, task.uploads, task.preparation) == (None, (), ("make",))
 

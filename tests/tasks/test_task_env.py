@@ -54,9 +54,9 @@ def test_names_that_look_secret_are_secret_unless_the_task_says_otherwise(
     assert env(f"env: {{{variable}: {{from_env: {source}}}}}")[variable].secret is secret
     task = Task(id="t", instruction="x", expected={"a": 1}, env={variable: FromEnv(source)})
     assert task.env[variable] == FromEnv(source, secret)
-    for said in ("true", "false"):
-        yaml = f"env: {{{variable}: {{from_env: {source}, secret: {said}}}}}"
-        assert env(yaml)[variable].secret is (said == "true")
+    for written in ("true", "false"):
+        yaml = f"env: {{{variable}: {{from_env: {source}, secret: {written}}}}}"
+        assert env(yaml)[variable].secret is (written == "true")
 
 
 def test_check_warns_of_what_is_neither_listed_nor_secret() -> None:

@@ -125,7 +125,7 @@ def test_what_is_a_task(folder: Path, tmp_path: Path) -> None:
     assert not is_task(folder)
 
 
-def test_a_task_with_a_grader_of_its_own_needs_no_expected_answer(folder: Path) -> None:
+def test_a_task_with_its_own_grader_needs_no_expected_answer(folder: Path) -> None:
     (folder / "expected.json").unlink()
     put(folder, {"grader.py": b"def grade(answer):\n    return 1\n"})
     assert load_task(folder, "count").expected is None

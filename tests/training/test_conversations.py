@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from pytest_core_rollouts.training.conversations import conversation
-from tests.support.trajectories import command, item, said, thought, user
+from tests.support.trajectories import agent_message, command, item, thought, user
 from tests.support.trajectories import conversation as trajectory
 
 MEMBERS = ["role", "content", "reasoning_content", "tool_calls", "tool_call_id"]
@@ -24,7 +24,9 @@ def called(message: dict[str, Any]) -> list[tuple[str, str, Any]]:
 
 
 def test_thought_word_and_deed_are_one_message() -> None:
-    messages = conversation([user(1, "Count."), thought(2, "How?"), said(3, "I look."), command(4, "ls", "a\n")])
+    messages = conversation(
+        [user(1, "Count."), thought(2, "How?"), agent_message(3, "I look."), command(4, "ls", "a\n")]
+    )
     assert roles(messages) == "user assistant tool"
     assert messages[1]["reasoning_content"] == "How?"
     assert messages[1]["content"] == "I look."
@@ -33,7 +35,9 @@ def test_thought_word_and_deed_are_one_message() -> None:
 
 
 def test_what_comes_after_a_result_is_a_new_message() -> None:
-    messages = conversation([command(1, "a", ""), command(2, "b", ""), said(3, "Done."), said(4, "Really.")])
+    messages = conversation(
+        [command(1, "a", ""), command(2, "b", ""), agent_message(3, "Done."), agent_message(4, "Really.")]
+    )
     assert roles(messages) == "assistant tool assistant tool assistant assistant"
 
 
@@ -47,12 +51,14 @@ def test_calls_at_once_and_their_results() -> None:
 
 
 def test_reasoning_after_a_message_begins_another() -> None:
-    messages = conversation([thought(1, "a"), thought(2, "b"), said(3, "x"), thought(4, "c"), said(5, "y")])
-    told = [(message["reasoning_content"], message["content"]) for message in messages]
-    assert told == [("a\n\nb", "x"), ("c", "y")]
+    messages = conversation(
+        [thought(1, "a"), thought(2, "b"), agent_message(3, "x"), thought(4, "c"), agent_message(5, "y")]
+    )
+    texts = [(message["reasoning_content"], message["content"]) for message in messages]
+    assert texts == [("a\n\nb", "x"), ("c", "y")]
 
 
-def test_failures_are_told() -> None:
+def test_failures_are_part_of_a_conversation() -> None:
     failed = [
         command(1, "false", "no\n", 3),
         item("mcp_call", 2, server_label="docs", name="search", arguments={}, output=None, error={"code": "timeout"}),

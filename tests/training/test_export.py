@@ -126,10 +126,10 @@ def test_the_row_that_counts(export: Exporter, tmp_path: Path) -> None:
 
 def test_samples_are_in_order_however_they_finished(export: Exporter, tmp_path: Path) -> None:
     rows = list(run({"t": [1.0, 0.0, 0.0]}))
-    forth = export(write(tmp_path / "a.jsonl", rows))
-    back = export(write(tmp_path / "b.jsonl", rows[::-1]))
-    assert forth == back
-    assert by_sample(forth[0], "sample") == [0, 1, 2]
+    forward = export(write(tmp_path / "a.jsonl", rows))
+    backward = export(write(tmp_path / "b.jsonl", rows[::-1]))
+    assert forward == backward
+    assert by_sample(forward[0], "sample") == [0, 1, 2]
 
 
 def test_conversations(export: Exporter, tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ def file(tmp_path: Path) -> Path:
 
 def test_each_sample_has_its_requests(export: Exporter, file: Path, folder: Path) -> None:
     [group] = export(file, "--capture", folder, "--require-token-ids")
-    told = [[json.loads(one["response"])["output"] for one in sample["exchanges"]] for sample in group["samples"]]
-    assert told == [[["a"], ["b"]], [["a"], ["b"]], []]
+    texts = [[json.loads(one["response"])["output"] for one in sample["exchanges"]] for sample in group["samples"]]
+    assert texts == [[["a"], ["b"]], [["a"], ["b"]], []]
     first = group["samples"][0]["exchanges"][0]
     assert list(first) == [
         *("started_at", "duration_s", "model", "request", "response", "truncated"),
@@ -65,10 +65,10 @@ def test_half_a_line_at_the_end_is_named_and_passed_over(export: Exporter, file:
     path = folder / f"{rows([1.0])[0].rollout_id}.jsonl"
     with path.open("a") as lines:
         lines.write('{"schema": 1, "session_id": "s0", "half')
-    with pytest.warns(RecordsWarning) as told:
+    with pytest.warns(RecordsWarning) as texts:
         [group] = export(file, "--capture", folder, "--require-token-ids")
     assert len(group["samples"][0]["exchanges"]) == 2
-    assert {str(one.message) for one in told} == {f"{path}:3: skipped an incomplete exchange"}
+    assert {str(one.message) for one in texts} == {f"{path}:3: skipped an incomplete exchange"}
 
 
 LACKING: dict[str, tuple[dict[str, Any], str]] = {

@@ -1,4 +1,4 @@
-"""The `datasets` package, in an environment of its own, loads what was exported: large, and with all that may vary."""
+"""The `datasets` package, in its own environment, loads what was exported: large, and with all that may vary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.exporting import Exporter, capture, exchange, write
 from tests.support.rows import run
-from tests.support.trajectories import command, said, user
+from tests.support.trajectories import agent_message, command, user
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +53,7 @@ def loaded(python: Path, folder: Path, program: str) -> str:
 
 def test_what_the_page_says(export: Exporter, python: Path, tmp_path: Path) -> None:
     """The program in the docs, on an export without a label, a call of a tool, an error or a capture."""
-    file = write(tmp_path / "a.jsonl", run({"t": [1.0, 0.0]}, items=[user(1, "Do."), said(2, "Done.")]))
+    file = write(tmp_path / "a.jsonl", run({"t": [1.0, 0.0]}, items=[user(1, "Do."), agent_message(2, "Done.")]))
     for format in ("groups", "messages"):
         export(file, format=format)
         (tmp_path / f"{format}.jsonl").write_bytes(export.out)
@@ -68,7 +68,7 @@ def test_large_files_in_which_things_vary_late(export: Exporter, python: Path, t
     for number in range(400):
         first = number < 380
         labels = {"policy": "1"} if first else {"arm": "b"}
-        items = [user(1, LARGE), command(2, "ls", "a", 1)] if first else [said(2, "Done.")]
+        items = [user(1, LARGE), command(2, "ls", "a", 1)] if first else [agent_message(2, "Done.")]
         rewards: list[float | str | None] = [1.0, 0.0] if first else [0.25, None, "timeout", 0.5]
         for row in run({f"t{number}": rewards}, run_id=f"r{number}", labels=labels, items=items):
             error = None if row.reward is not None else "Core is down"
@@ -80,14 +80,14 @@ def test_large_files_in_which_things_vary_late(export: Exporter, python: Path, t
     (tmp_path / "groups.jsonl").write_bytes(export.out)
     export(file, format="messages")
     (tmp_path / "messages.jsonl").write_bytes(export.out)
-    told = loaded(
+    printed = loaded(
         python,
         tmp_path,
         "import json\nfrom datasets import load_dataset\n"
         "data = [load_dataset('json', data_files=f'{name}.jsonl', split='train') for name in ('groups', 'messages')]\n"
         "print(json.dumps([[len(one), one[0], one[-1]] for one in data]))",
     )
-    for kind, (count, *ends) in zip(("groups", "messages"), json.loads(told), strict=True):
+    for kind, (count, *ends) in zip(("groups", "messages"), json.loads(printed), strict=True):
         lines = [json.loads(line) for line in (tmp_path / f"{kind}.jsonl").read_bytes().splitlines()]
         assert count == len(lines)
         assert ends == [lines[0], lines[-1]], "as they were written"

@@ -6,7 +6,7 @@
         ...  # a client against core.base_url and core.api_key
         assert all(session.deleted for session in core.sessions.values())
 
-It runs in a thread of its own. `script` and `fault` are called there.
+It runs in its own thread. `script` and `fault` are called there.
 """
 
 from __future__ import annotations

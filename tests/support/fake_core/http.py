@@ -21,7 +21,7 @@ class Request:
     """A request as it arrived. `headers` keep order and repeats; names are in lower case.
 
     `route` is the client's name of the call (create, turns, items, ...; "" for an unknown path), `nth` counts the
-    requests of that route (from 1), `target` is the request line's, `connection` tells connections apart.
+    requests of that route (from 1), `target` is the request line's, `connection` identifies the connection.
     """
 
     method: str

@@ -1,4 +1,4 @@
-"""Runs hostile agents, two honest rollouts beside each, and says what is left on the machine afterwards."""
+"""Runs hostile agents, each with two honest rollouts, and reports what is left on the machine afterwards."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Finished:
     left: Mapping[str, Sequence[str]]
 
     def neighbors(self, name: str) -> list[dict[str, Any]]:
-        """The rows of the two honest rollouts beside a hostile agent."""
+        """The rows of the two honest rollouts that ran with a hostile agent."""
         return [row for task, row in self.rows.items() if task.partition("-")[2] == name and is_honest(task)]
 
 
