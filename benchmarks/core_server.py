@@ -1,4 +1,4 @@
-"""A fast fake Core in a process of its own, for benchmarks: every Turn takes a random time between two given ones.
+"""A fast fake Core in its own process, for benchmarks: every Turn takes a random time between two given ones.
 
     python benchmarks/core_server.py MIN_SECONDS MAX_SECONDS [ITEM_BYTES]
 
@@ -35,8 +35,8 @@ def main(least: float, most: float, item_bytes: int) -> None:
         print(core.base_url, core.api_key, flush=True)
         sys.stdin.read()
         sessions = core.sessions.values()
-        told = [{what: at for at, what in session.history} for session in sessions]
-        ends = sorted(each["completed"] for each in told if "completed" in each)
+        histories = [{what: at for at, what in session.history} for session in sessions]
+        ends = sorted(each["completed"] for each in histories if "completed" in each)
         middle = ends[len(ends) // 10 : -len(ends) // 10]
         print(
             json.dumps(
@@ -44,7 +44,9 @@ def main(least: float, most: float, item_bytes: int) -> None:
                     "sessions": len(sessions),
                     "deleted": sum(session.deleted for session in sessions),
                     "requests": sum(core.counts.values()),
-                    "completed_to_deleted_s": statistics.median(each["deleted"] - each["completed"] for each in told),
+                    "completed_to_deleted_s": statistics.median(
+                        each["deleted"] - each["completed"] for each in histories
+                    ),
                     "steady_per_s": (len(middle) - 1) / (middle[-1] - middle[0]),
                     "cpu_s": round(time.process_time(), 2),
                 }

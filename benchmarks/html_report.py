@@ -122,7 +122,7 @@ def make_items(draw: random.Random, lines: list[str], size: int) -> list[dict[st
 
 
 def measure_writing(records: Path, report: Path, items_limit: int | None) -> tuple[float, float]:
-    """Seconds, and the peak memory in MB of a process of its own."""
+    """Seconds, and the peak memory in MB of its own process."""
     code = (
         "import sys, pathlib; from pytest_core_rollouts.report.html import write_html; "
         "write_html([pathlib.Path(sys.argv[1])], pathlib.Path(sys.argv[2]), items_limit=eval(sys.argv[3]))"

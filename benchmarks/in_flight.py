@@ -3,7 +3,7 @@
     python benchmarks/in_flight.py [CASE ...] [--peer-python PYTHON]
 
 Cases are named below. Peers: `script` is `peer_script.py` (PYTHON has the `openai` package), `one-at-a-time` is pytest
-with `-n 64`. A fake Core in a process of its own serves them all; its CPU is not counted, but it shares the machine.
+with `-n 64`. A fake Core in its own process serves them all; its CPU is not counted, but it shares the machine.
 Run it in a virtual environment of users, with nothing but the project: plugins of others cost CPU too.
 """
 
@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Case:
-    """Rollouts, each with a Turn of `least` to `most` seconds, `in_flight` at once; the peers to run beside ours."""
+    """Rollouts, each with a Turn of `least` to `most` seconds, `in_flight` at once; the peers to compare with."""
 
     rollouts: int
     least: float
@@ -44,7 +44,7 @@ class Case:
 
     @property
     def ideal(self) -> float:
-        """Seconds that the Turns alone take, were they of any size: mean length times rollouts over places."""
+        """Seconds that only the Turns take if no place is ever free: mean length times rollouts over places."""
         return self.rollouts * (self.least + self.most) / 2 / self.places
 
     @property
@@ -107,12 +107,12 @@ def command(what: str, case: Case, peer_python: str) -> list[str]:
 
 
 def measure(what: str, case: Case, peer_python: str) -> dict[str, float]:
-    """Run one contender on a Core of its own."""
+    """Run one contender on its own Core."""
     core = Core(case)
     with tempfile.TemporaryDirectory() as folder:
         project(Path(folder))
         env = {**os.environ, "OPENAI_BASE_URL": core.base_url, "OPENAI_API_KEY": core.api_key}
-        env.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process compiles everything anew
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process compiles everything again
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         timed = ["/usr/bin/time", "-f", "%M", "-o", f"{folder}/peak", *command(what, case, peer_python)]
         done = subprocess.run(timed, cwd=folder, env=env, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What hostile agents cost the rollouts beside them: wall time of two honest neighbors, with and without each agent.
+"""What hostile agents cost other rollouts: wall time of two honest neighbors, with and without each agent.
 
     python benchmarks/neighbours.py [KIND ...] [--only NAME] [--rounds 3]
 

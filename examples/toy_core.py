@@ -1,8 +1,8 @@
 """A Core for machines without an agent program: the Agents API on loopback, with the simplest possible agent.
 
 Its agent queries the model once, over HTTP at the Session's `model_provider`, and the reply becomes
-`/workspace/outputs/answer.json`. There is no sandbox, because no reply of a model is ever run. For everything else use
-a remote Core, or the embedded one with a real agent.
+`/workspace/outputs/answer.json`. There is no sandbox, because replies of the model are never run. For everything else
+use a remote Core, or the embedded one with a real agent.
 """
 
 from __future__ import annotations
