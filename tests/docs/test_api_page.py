@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.util
 import inspect
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import pytest_core_rollouts
 from pytest_core_rollouts._deprecated import MOVED
+from tests.support.generators import DOCS, load_generator
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
+ROOT = DOCS.parent
 PACKAGE = "pytest_core_rollouts"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
@@ -27,12 +25,7 @@ OLD_PATHS = [(module, name) for module, names in MOVED.items() for name in names
 
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_api", DOCS / "generate_api.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_generator("generate_api")
 
 
 def test_api_page_is_current(generator: ModuleType) -> None:

@@ -6,7 +6,6 @@ docs/core.md, docs/training.md, docs/tasks.md and docs/embedded-core.md have fur
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.tasks.strict_yaml import load_yaml
 from pytest_core_rollouts.tasks.task_yaml import RULES
 from tests.support.fake_core import FakeCore, Script
+from tests.support.generators import load_generator
 
 pytestmark = pytest.mark.slow
 
@@ -358,12 +358,7 @@ def test_code_blocks_have_known_languages() -> None:
 
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_generator("generate")
 
 
 def test_options_page_is_current(generator: ModuleType) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -15,18 +13,12 @@ from pytest_core_rollouts.agents_api.fault_policies import (
     LocalFault,
     SessionFault,
 )
-
-DOCS = Path(__file__).parents[2] / "docs"
+from tests.support.generators import DOCS, load_generator
 
 
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_errors", DOCS / "generate_errors.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_generator("generate_errors")
 
 
 def test_errors_page_is_current(generator: ModuleType) -> None:
