@@ -24,14 +24,14 @@ ROOMS = {
     "options": "engine report results agents_api records tasks secret_values strict_json text",
     "hookspecs": "tasks grading",
     "engine": "rollout results agents_api records tasks grading embedded",
-    "rollout": "agents_api records tasks grading",
+    "rollout": "agents_api records tasks grading text",
     "report": "results records text",
     "results": "agents_api records text",
     "training": "records",
     "grader_worker": "records tasks grading embedded",
     "agents_api": "strict_json text",
     "matrix": "",
-    "records": "tasks grading secret_values strict_json",
+    "records": "tasks grading secret_values strict_json text",
     "tasks": "grading embedded strict_json text",
     "grading": "embedded strict_json",
     "embedded": "secret_values",
@@ -61,7 +61,7 @@ INSIDE = {
     "results": "__init__ gate comparison summary health number_text passing significance",
     "training": "__init__ conversations groups",
     "agents_api": "__init__ client sse transport address responses retry errors fault_policies types",
-    "records": "__init__ rows kept_files kept_folders record jsonable masking",
+    "records": "__init__ rows kept_files kept_folders record why jsonable masking",
     "tasks": (
         "__init__ matrix task folders grader_file grader_pool grader_process packing files task_yaml "
         "strict_yaml task_settings"

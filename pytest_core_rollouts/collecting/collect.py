@@ -16,6 +16,7 @@ from pytest_core_rollouts.collecting.task_data import RefusedFolder, problem_of_
 from pytest_core_rollouts.engine.preflight import why_skipped
 from pytest_core_rollouts.options.activation import own_markers_key
 from pytest_core_rollouts.options.settings import Settings, settings_key
+from pytest_core_rollouts.records.why import shown_why
 from pytest_core_rollouts.rollout.attempts import Outcome
 from pytest_core_rollouts.tasks.files import TaskError
 from pytest_core_rollouts.tasks.folders import (
@@ -268,11 +269,13 @@ class RolloutItem(pytest.Item):
         outcome = self.outcome
         record = outcome.record
         self.user_properties += [("status", record.status), ("reward", record.reward), ("solved", record.solved)]
+        masked = self.config.stash[run_key].masked
+        if (why := shown_why(record, hide_expected=self.settings.hide_expected)) is not None:
+            self.user_properties.append(("why", printable(masked(why))))
         if (tokens := record.tokens) is not None:
             self.user_properties.append(("tokens", tokens))
         if record.session_id is not None:
             self.user_properties.append(("session_id", printable(record.session_id)))
-        masked = self.config.stash[run_key].masked
         self.user_properties += [("rollout_warning", printable(masked(text))) for text in outcome.warnings]
         if outcome.reused:
             self.user_properties.append(("reused", True))

@@ -7,6 +7,7 @@ from typing import Any
 
 from pytest_core_rollouts.grading.comparing import MISSING, NOTHING
 from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.why import shown_why
 from pytest_core_rollouts.text import printable, reward_text
 
 REASONS_SHORT = 12
@@ -18,10 +19,9 @@ VALUE_SHORT, VALUE_WHOLE = 160, 10_000
 def explain_wrong(record: RolloutRecord, *, whole: bool = False, hide_expected: bool = False) -> str:
     """Say why the reward is below 1: each place that differs, with both values, and the notes."""
     width = VALUE_WHOLE if whole else VALUE_SHORT
-    lines = [f"reward {reward_text(record.reward or 0.0)} ({record.status})"]
-    if record.status == "timeout":
-        lines.append(f"the agent did not finish within {record.settings.get('timeout', 0):g} s")
-    if record.error:
+    why = shown_why(record, hide_expected=hide_expected)
+    lines = [f"reward {reward_text(record.reward or 0.0)}: {why}"]
+    if record.error and record.error != why:
         lines.append(printable(record.error, width * 4))
     reasons = list(record.reasons)
     shown = reasons if whole else reasons[:REASONS_SHORT]
@@ -32,7 +32,7 @@ def explain_wrong(record: RolloutRecord, *, whole: bool = False, hide_expected: 
         lines.append(f"    answered {_value(reason['answered'], width)}")
     if len(reasons) > len(shown):
         lines.append(f"... and {len(reasons) - len(shown)} more; -vv shows all")
-    lines += [f"note: {printable(note, width * 4)}" for note in record.notes]
+    lines += [f"note: {printable(note, width * 4)}" for note in record.notes if note != why]
     if record.answer_text is not None:
         lines.append(f"the agent wrote: {printable(record.answer_text, width * 4)}")
     return "\n".join([*lines, _where(record)])

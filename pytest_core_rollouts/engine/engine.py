@@ -152,6 +152,7 @@ class Engine:
         self._runner = RolloutRunner(
             grade=grade,
             save=store.save,
+            explain=store.explain,
             keep_files=store.save_files if store.path is not None else None,
             model_key=lambda rollout: self._keys.get(rollout.rollout_id),
             core_is_ours=parts.core.is_ours,
@@ -170,6 +171,7 @@ class Engine:
                 grade,
                 grading.uses_builtin_grading,
                 lambda record: store.save(record, ran=False),
+                store.explain,
                 store.save_files,
                 keep_items=parts.replay is None and parts.keep_items,  # a replay's trajectories stay where they are
             )

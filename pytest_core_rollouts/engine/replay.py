@@ -19,7 +19,7 @@ from pytest_core_rollouts.grading.threads import GraderFailed, Graders
 from pytest_core_rollouts.records.kept_files import read_kept_files
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, slim
 from pytest_core_rollouts.records.rows import effective_rows, read_located, record_at, require_regular_file
-from pytest_core_rollouts.rollout.attempt_state import grading_settings
+from pytest_core_rollouts.rollout.attempt_state import grade_note, grading_settings
 from pytest_core_rollouts.rollout.attempts import Grader, KeepFiles, Outcome
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
 from pytest_core_rollouts.tasks.task import Task
@@ -115,6 +115,7 @@ class Replayer:
     grade: Grader
     uses_builtin_grading: Callable[[Task], bool]
     save: Callable[[RolloutRecord], None]
+    explain: Callable[[RolloutRecord, str | None], RolloutRecord]
     keep_files: KeepFiles
     keep_items: bool = True
     graders: Graders = field(default_factory=Graders)
@@ -184,13 +185,13 @@ class Replayer:
         except GraderFailed as failure:
             policy = LocalFault(failure.code).policy
             record = replace(record, status=policy.status, reward=policy.reward, error=str(failure))
-            return replace(record, reasons=(), notes=notes, outputs=outputs)
+            return self.explain(replace(record, reasons=(), notes=notes, outputs=outputs), None)
         except RecordsError as failure:
             record = replace(record, status="error", reward=None, error=str(failure))
-            return replace(record, reasons=(), notes=notes, outputs=outputs)
+            return self.explain(replace(record, reasons=(), notes=notes, outputs=outputs), None)
         if grade.note and grade.note not in notes:
             notes.append(grade.note)
-        return replace(
+        graded = replace(
             record,
             status="completed",
             reward=grade.reward,
@@ -199,6 +200,7 @@ class Replayer:
             outputs=outputs,
             notes=notes,
         )
+        return self.explain(graded, grade_note(rollout.task, answer, grade))
 
     async def _grade(self, answer: Answer, rollout: Rollout) -> Grade:
         if self.uses_builtin_grading(rollout.task) and _is_short(answer):

@@ -14,6 +14,7 @@ from pytest_core_rollouts.records.kept_files import keep_files, keep_items
 from pytest_core_rollouts.records.masking import Masker, hide_reasons
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, tokens_of
 from pytest_core_rollouts.records.rows import append, check_writable, effective_rows, read_located
+from pytest_core_rollouts.records.why import why_text
 from pytest_core_rollouts.tasks.matrix import Rollout
 from pytest_core_rollouts.tasks.task_settings import RUN_KEYS
 
@@ -84,6 +85,11 @@ class RowStore:
         """A text for people, without secrets."""
         return self._masker.message(text)
 
+    def explain(self, record: RolloutRecord, note: str | None = None) -> RolloutRecord:
+        """Return the record with its `why`, without secrets and hidden values. `note`: what its grade said."""
+        why = why_text(record, note=note, masked=self.masked, hide_expected=self._hide_expected)
+        return replace(record, why=why)
+
     # ---- writing
 
     def check_writable(self) -> None:
@@ -99,6 +105,8 @@ class RowStore:
 
         Raises RecordsError if the row could not be written.
         """
+        if record.reasons or record.why == why_text(record):  # what made it may not have masked or hidden anything
+            record = self.explain(record)
         if self._hide_expected:
             record = replace(record, reasons=hide_reasons(record.reasons))
         planned = self._plans.get(record.run_id, {}).get((str(record.agent["slug"]), record.task), {})

@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 from pytest_core_rollouts.grading.answers import round_reward
 from pytest_core_rollouts.records.jsonable import has_lone_surrogate, jsonable
 from pytest_core_rollouts.records.masking import Masker
+from pytest_core_rollouts.records.why import why_text
 from pytest_core_rollouts.strict_json import InvalidJSON, read_json
 
 __all__ = [
@@ -294,6 +295,15 @@ class RolloutRecord:
             "nothing",
         ),
     )
+    why: str | None = field(
+        default=None,
+        metadata=_column(
+            "why the reward is not 1, in one line of at most 120 characters: "
+            "`total: 324 expected, 342 answered (+2 more)`; null if it is 1",
+            (*_TEXT, *_OR_NONE),
+            "messages",
+        ),
+    )
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -307,6 +317,8 @@ class RolloutRecord:
             raise ValueError(f"expected a reward from 0 to 1, got {self.reward!r}")
         else:
             object.__setattr__(self, "reward", round_reward(self.reward))
+        if self.why is None or self.reward == 1:  # rows of earlier versions have none
+            object.__setattr__(self, "why", why_text(self))
 
     @property
     def graded(self) -> bool:

@@ -81,7 +81,7 @@ def write_html(
         raise HtmlReportError(f"{out}: is a folder; add a file name")
     if out.exists() and not out.is_file():  # the report would replace a device or a pipe
         raise HtmlReportError(f"{out}: is not a regular file; choose another path")
-    found = scan(records_paths, run_id)
+    found = scan(records_paths, run_id, hide_expected=hide_expected)
     data = index(found, [path.name for path in records_paths], baseline)
     pieces = _Pieces(details(records_paths, found, items_limit=items_limit, hide_expected=hide_expected))
     try:

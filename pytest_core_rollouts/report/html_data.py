@@ -20,6 +20,7 @@ from typing import Any
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.records.record import RolloutRecord, slim
 from pytest_core_rollouts.records.rows import effective_rows, read_records
+from pytest_core_rollouts.records.why import shown_why
 from pytest_core_rollouts.report.changes import could_see
 from pytest_core_rollouts.results.comparison import Baseline, Comparison, compare
 from pytest_core_rollouts.results.health import fault_kind
@@ -62,7 +63,7 @@ class Scan:
     rows: Sequence[RolloutRecord]
     """Without Items, answers, reasons, notes and the end of a long error."""
     briefs: Sequence[tuple[int, str]]
-    """For each row the number of its Items and a line that says why its reward is missing or below 1."""
+    """For each row the number of its Items and why its reward is not 1."""
     positions: frozenset[int]
     """The positions of these rows among all rows that were read, counted from 0."""
     run_id: str | None
@@ -71,12 +72,12 @@ class Scan:
         return summarize(self.rows)
 
 
-def scan(paths: Iterable[Path], run_id: str | None = None) -> Scan:
+def scan(paths: Iterable[Path], run_id: str | None = None, *, hide_expected: bool = False) -> Scan:
     """Read every row once, or only those of one run. Raises RecordsError for a file that can't be read."""
     rows: list[RolloutRecord] = []
     briefs: list[tuple[int, str]] = []
     for record in _rows(paths, run_id):
-        briefs.append((len(record.items or ()), _brief(record)))
+        briefs.append((len(record.items or ()), shown_why(record, hide_expected=hide_expected) or ""))
         rows.append(slim(record, outputs=(), notes=(), error=record.error and record.error[:BRIEF]))
     positions = sorted(row.position for row in effective_rows(rows).values())
     return Scan([rows[at] for at in positions], [briefs[at] for at in positions], frozenset(positions), run_id)
@@ -85,15 +86,6 @@ def scan(paths: Iterable[Path], run_id: str | None = None) -> Scan:
 def _rows(paths: Iterable[Path], run_id: str | None) -> Iterator[RolloutRecord]:
     rows = itertools.chain.from_iterable(map(read_records, paths))
     return rows if run_id is None else (row for row in rows if row.run_id == run_id)
-
-
-def _brief(record: RolloutRecord) -> str:
-    if record.error:
-        return record.error[:BRIEF]
-    if record.reasons:
-        first, more = record.reasons[0], len(record.reasons) - 1
-        return f"{_path(first)[:BRIEF]} differs" + (f", and {more} more" if more else "")
-    return str(record.notes[0])[:BRIEF] if record.notes and not record.solved else ""
 
 
 def _path(reason: Any) -> str:
@@ -251,6 +243,7 @@ def _detail(record: RolloutRecord, items_limit: int | None, hide_expected: bool)
         "session": record.session_id,
         "status": record.status,
         "error": record.error,
+        "why": shown_why(record, hide_expected=hide_expected),
         "usage": record.usage,
         "timings": record.timings,
         "settings": record.settings,

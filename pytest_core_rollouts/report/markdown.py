@@ -19,13 +19,15 @@ MAX_TASKS = 50
 """Maximum number of tasks in the table; of more tasks only those not always solved are shown."""
 FEW_TASKS = 10
 """Maximum number of tasks in a terminal without -v, which only shows those not always solved."""
+MAX_WHYS = 50
+"""Maximum number of reasons why rewards are below 1."""
 FEW_KINDS = 3
 """Maximum number of kinds of errors in a terminal without -v."""
 
 
 def markdown(summary: Summary, *, verdicts: Sequence[str] = (), appendix: Sequence[str] = ()) -> str:
     """Return the whole report: what ran, verdicts, a row per agent, what missing rewards could change, errors, pass@k
-    and pass^k, tasks, expected failures, groups, and then the texts in `appendix` (comparisons).
+    and pass^k, tasks, expected failures, why rewards are below 1, groups, and then the texts in `appendix` (comparisons).
     """
     gates = "".join(f"- {prose(verdict)}\n" for verdict in verdicts)
     parts = [*filter(None, (_header(summary), gates)), *_parts(summary)]
@@ -59,6 +61,8 @@ def _parts(summary: Summary, *, width: int | None = None, whole: bool = True, gr
         yield tasks
     if xfails := _xfails(summary, width):
         yield xfails
+    if whole and (whys := _whys(summary)):
+        yield whys
     if gained := _gained(summary, width):
         yield gained
     if changed := _changed(summary, width):
@@ -288,6 +292,16 @@ def _xfails(summary: Summary, width: int | None) -> str:
         if found := [f"{escape(task.task)} {_count(task)}" for task in agent.xfails]:
             lines.append(f"- expected to fail{_whose(agent, summary)}, in no figure: {listed(found)}")
     return _list(lines, width)
+
+
+def _whys(summary: Summary) -> str:
+    """Return why rewards are below 1, the most frequent first."""
+    found = [(-count, task, agent.label, why) for agent in summary.agents for task, why, count in agent.whys]
+    by = {agent.label: f" by {escape(agent.label)}" if len(summary.agents) > 1 else "" for agent in summary.agents}
+    lines = [f"- {-count} x {escape(task)}{by[label]}: {prose(why)}\n" for count, task, label, why in sorted(found)]
+    if more := len(lines) - MAX_WHYS:
+        lines[MAX_WHYS:] = [f"- and {_counted(more, 'more reason')}\n"] if more > 0 else []
+    return "".join(["Why rewards are below 1:\n\n", *lines]) if lines else ""
 
 
 def _gained(summary: Summary, width: int | None) -> str:

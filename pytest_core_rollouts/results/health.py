@@ -83,7 +83,9 @@ _KIND_LENGTH = 100
 
 def fault_kind(row: RolloutRecord) -> str:
     """Return the kind of an error: its status and text without what differs between rollouts."""
-    [first, *_] = (row.error or "no reason given").splitlines() or [""]
+    if not row.error:
+        return f"{row.status}: {row.why}"  # the limit that was passed, for example
+    [first, *_] = row.error.splitlines() or [""]
     kind = _SPECIFIC.sub("*", first)
     return f"{row.status}: {kind if len(kind) <= _KIND_LENGTH else kind[:_KIND_LENGTH] + '...'}"
 

@@ -129,6 +129,7 @@ class AgentScore:
     tokens_unknown: int  # rows whose usage is unknown
     groups: GroupHealth
     faults: tuple[tuple[str, int], ...]  # kinds of errors with their counts, the most frequent first
+    whys: tuple[tuple[str, str, int], ...] = ()  # tasks and why graded rewards are below 1, with their counts
 
     @property
     def identity(self) -> tuple[str, str, str | None]:
@@ -382,6 +383,7 @@ def _agent_score(label: str, rows: Sequence[RolloutRecord], xfails: Sequence[Rol
     durations = [row.duration_s for row in rows if row.graded and row.duration_s is not None]
     tokens = [count for row in every if (count := row.tokens) is not None]
     faulty = [row for row in every if not (row.graded or row.interrupted)]
+    whys = Counter((row.task, row.why) for row in rows if row.graded and row.why is not None)
     return AgentScore(
         harness=every[0].harness,
         model=every[0].model,
@@ -398,6 +400,7 @@ def _agent_score(label: str, rows: Sequence[RolloutRecord], xfails: Sequence[Rol
         tokens_unknown=len(every) - len(tokens),
         groups=group_health(rows),
         faults=tuple(sorted(Counter(map(fault_kind, faulty)).items(), key=lambda kind: (-kind[1], kind[0]))),
+        whys=tuple(sorted((task, why, count) for (task, why), count in whys.items())),
     )
 
 

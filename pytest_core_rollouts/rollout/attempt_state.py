@@ -12,6 +12,8 @@ from pytest_core_rollouts import __version__
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.records.record import RolloutRecord, Status, tokens_of
 from pytest_core_rollouts.tasks.matrix import Rollout
+from pytest_core_rollouts.tasks.task import Task
+from pytest_core_rollouts.text import reward_text
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Turn
@@ -179,6 +181,13 @@ def grading_settings(rollout: Rollout) -> dict[str, Any]:
         **({"xfail": rollout.xfail} if rollout.xfail is not None else {}),
         "tolerance": {"relative": tolerance.relative, "absolute": tolerance.absolute},
     }
+
+
+def grade_note(task: Task, answer: Answer, grade: Grade) -> str | None:
+    """Return what a grade below 1 says about the answer as a whole; None if only its reasons say something."""
+    if grade.note or answer.problem:
+        return grade.note or answer.problem
+    return f"grader.py gave {reward_text(grade.reward)}" if task.grader is not None else None
 
 
 def _reasons(grade: Grade | None) -> Sequence[dict[str, Any]]:

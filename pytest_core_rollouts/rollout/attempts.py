@@ -23,7 +23,7 @@ from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
 from pytest_core_rollouts.records.record import INTERRUPTED, RolloutRecord, Status, tokens_of
 from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
-from pytest_core_rollouts.rollout.attempt_state import EMBEDDED, AttemptState
+from pytest_core_rollouts.rollout.attempt_state import EMBEDDED, AttemptState, grade_note
 from pytest_core_rollouts.rollout.fetching import fetch_answer, fetch_items, fetch_outputs
 from pytest_core_rollouts.rollout.session_creation import SessionCreation, adopted_age, session_body, wait_for_slot
 from pytest_core_rollouts.rollout.session_deletion import delete_session
@@ -91,6 +91,8 @@ class RolloutRunner:
     grade: Grader
     save: Callable[[RolloutRecord], None]
     """Called in a thread, for several records at a time."""
+    explain: Callable[[RolloutRecord, str | None], RolloutRecord] = lambda record, note: record
+    """Returns a record with its `why`; takes what its grade said too."""
     graders: Graders = field(default_factory=Graders)
     model_key: Callable[[Rollout], str | None] = field(default=lambda rollout: None, repr=False)
     """Returns the key for the rollout's own model endpoint."""
@@ -243,6 +245,8 @@ class _Attempt:
         if keep_files is not None and state.answer.artifacts:
             outputs = keep_files(state.rollout, state.attempt, state.answer.artifacts)
         record = state.record(ending.status, ending.reward, ending.error, self.client.request_ids, outputs)
+        note = None if state.grade is None else grade_note(state.rollout.task, state.answer, state.grade)
+        record = self.runner.explain(record, note)
         self.runner.save(record)
         self.outcome = Outcome(record, fatal=ending.fatal)
 

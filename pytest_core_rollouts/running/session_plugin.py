@@ -100,13 +100,13 @@ def outcome_lines(terminal: pytest.TerminalReporter) -> Iterator[str]:
         if not set(letters) & set(terminal.reportchars):
             continue
         for report in terminal.stats.get(category, ()):
-            properties = dict(report.user_properties)
-            reward = (
-                f"reward {reward_text(properties['reward'])} ({properties['status']})"
-                if category != "errored"
-                else str(properties["status"])
-            )
-            yield f"{category.upper()} {report.nodeid} - {reward}"
+            yield f"{category.upper()} {report.nodeid} - {_result_text(dict(report.user_properties))}"
+
+
+def _result_text(properties: dict[str, Any]) -> str:
+    reward, why = properties["reward"], properties.get("why")
+    result = str(properties["status"]) if reward is None else f"reward {reward_text(reward)}"
+    return result if why is None else f"{result}: {why}"
 
 
 class FirstLineSummary(str):

@@ -37,7 +37,7 @@ def test_a_wrong_answer() -> None:
     ]
     text = explain_wrong(record(reasons=reasons, session_id="sess_1", request_ids={"create": "r1", "items": "r2"}))
     assert text.splitlines() == [
-        "reward 0 (completed)",
+        'reward 0: total: 3 expected, "3" answered (+2 more)',
         "total:",
         "    expected 3",
         '    answered "3"',
@@ -62,16 +62,16 @@ def test_expected_values_hidden() -> None:
 
 
 def test_a_fraction_a_timeout_and_the_agents_own_failure() -> None:
-    assert explain_wrong(record(reward=0.25)).startswith("reward 0.25 (completed)\n[")
+    assert explain_wrong(record(reward=0.25)).startswith("reward 0.25: the grader gave 0.25\n[")
     timeout = explain_wrong(record(status="timeout", settings={"timeout": 900.0}))
-    assert timeout.startswith("reward 0 (timeout)\nthe agent did not finish within 900 s\n[")
+    assert timeout.startswith("reward 0: over the limit of 900 s\n[")
     failed = explain_wrong(record(status="failed", error="the Turn failed: context_length_exceeded"))
-    assert failed.startswith("reward 0 (failed)\nthe Turn failed: context_length_exceeded\n[")
+    assert failed.startswith("reward 0: the Turn failed: context_length_exceeded\n[")
 
 
 def test_notes_and_what_was_written_instead() -> None:
     text = explain_wrong(record(notes=["not valid JSON: line 1"], answer_text="```json\n{}"))
-    assert "note: not valid JSON: line 1\nthe agent wrote: ```json\\n{}\n[" in text
+    assert text.startswith("reward 0: not valid JSON: line 1\nthe agent wrote: ```json\\n{}\n[")
 
 
 def test_long_accounts_are_cut_unless_all_is_wanted() -> None:

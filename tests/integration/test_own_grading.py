@@ -49,7 +49,13 @@ def test_reasons_are_shown_field_by_field(project: Project) -> None:
     )
     result = project.run("tasks")
     result.stdout.fnmatch_lines(
-        ["reward 0.5 (completed)", "topics.r1:", '    expected "price"', "    answered 1", "note: half of the topics"]
+        [
+            'reward 0.5: topics.r1: "price" expected, 1 answered',
+            "topics.r1:",
+            '    expected "price"',
+            "    answered 1",
+            "note: half of the topics",
+        ]
     )
     assert project.records[0]["reasons"] == [{"path": "topics.r1", "expected": "price", "answered": 1}]
 

@@ -61,6 +61,11 @@ def test_the_report_of_a_run_with_faults() -> None:
         | A                    |        4/4 | 1/1 of 4 |
         | B                    |        1/4 | 0/0 of 4 |
 
+        Why rewards are below 1:
+
+        - 2 x B by claude_sdk: the grader gave 0
+        - 1 x B by claude_sdk: over the limit
+
         - groups of claude_sdk: 2 of 2 complete; 1 with a signal (rewards differ), 1 all 1
         - groups of codex: 0 of 2 complete; 1 all 1, 1 without a reward
 
@@ -226,7 +231,8 @@ def test_of_many_tasks_those_that_were_not_always_solved_are_shown() -> None:
     assert [line[0] for line in tables(text)[-1][2:]] == [f"t{n:03}" for n in range(0, 200, 20)]
     assert "\n190 more tasks solved by every rollout.\n" in text
     text = markdown(summarize(run({f"t{n:03}": (0.0,) for n in range(MAX_TASKS + 3)})))
-    assert text.endswith("\n0 more tasks solved by every rollout, 3 more not.\n")
+    assert "\n0 more tasks solved by every rollout, 3 more not.\n" in text
+    assert text.endswith("\n- 1 x t049: the grader gave 0\n- and 3 more reasons\n")
 
 
 def test_the_same_rows_give_the_same_bytes_in_whatever_order_they_were_written() -> None:

@@ -182,9 +182,9 @@ def _told(result: float | str) -> dict[str, Any]:
             "items": None,
         }
     errors = {
-        "timeout": "the agent did not finish within 900 s",
-        "failed": "context_length_exceeded: the conversation is too long",
-        "cancelled": "cancelled by the Core",
+        "timeout": None,
+        "failed": "the Turn failed: context_length_exceeded: the conversation is too long",
+        "cancelled": "the Turn was cancelled by someone else",
     }
     return {"error": errors[result]}
 

@@ -86,6 +86,10 @@ const grading = (row, detail) => {
         h("h2", null, row.outcome === "error" ? "Error" : "Why it ended"),
         textBlock(detail.error, { label: "error", kind: "mono" }),
       ),
+    detail.why &&
+      !detail.error &&
+      !detail.reasons.length &&
+      h("div", { class: "callout" }, h("h2", null, "Why"), h("p", null, oneLine(detail.why))),
     detail.reasons.length > 0 && [
       h(
         "h2",
