@@ -27,7 +27,7 @@ FEW_KINDS = 3
 
 def markdown(summary: Summary, *, verdicts: Sequence[str] = (), appendix: Sequence[str] = ()) -> str:
     """Return the whole report: what ran, verdicts, a row per agent, what missing rewards could change, errors, pass@k
-    and pass^k, tasks, expected failures, why rewards are below 1, groups, and then the texts in `appendix` (comparisons).
+    and pass^k, tasks, expected failures, why rewards are below 1, groups, and the texts in `appendix` (comparisons).
     """
     gates = "".join(f"- {prose(verdict)}\n" for verdict in verdicts)
     parts = [*filter(None, (_header(summary), gates)), *_parts(summary)]

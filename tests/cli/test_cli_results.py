@@ -322,15 +322,16 @@ def test_missing_shard_leaves_gates_undecided(tmp_path: Path, capfd: pytest.Capt
     base, one, two = shards(tmp_path)
     for gate in ("baseline", "lost<=3", "mean>=0.1", "none"):
         args = ("report", one, "--baseline", base, "--gate", gate)
-        code, text, _ = said(capfd, *args)
+        code, text, _ = run_command(capfd, *args)
         assert code == 1, text
         assert ": undecided: " in text
-        code, text, _ = said(capfd, *args, "--allow-missing")
+        code, text, _ = run_command(capfd, *args, "--allow-missing")
         assert code == 0, text
         assert "; accepted: 8 of 16 rollouts did not run" in text
         assert ("no row of c, d" in text) == (gate in ("baseline", "lost<=3"))
     verdicts = {
-        said(capfd, "report", *files, "--baseline", base, "--gate", "lost<=0")[:2] for files in ((one, two), (two, one))
+        run_command(capfd, "report", *files, "--baseline", base, "--gate", "lost<=0")[:2]
+        for files in ((one, two), (two, one))
     }
     [(code, text)] = verdicts
     assert code == 1
@@ -343,9 +344,9 @@ def test_report_of_other_tasks_than_the_baselines_is_undecided(
     """The rows are complete by their own plan: only the baseline tells that tasks are missing."""
     base, _, _ = shards(tmp_path)
     part = written(tmp_path / "part.jsonl", *run({"a": YES, "b": YES}, run_id="part"))
-    code, text, _ = said(capfd, "report", part, "--baseline", base, "--gate", "baseline")
+    code, text, _ = run_command(capfd, "report", part, "--baseline", base, "--gate", "baseline")
     assert (code, "; no row of c, d, which the baseline has" in text) == (1, True)
-    assert said(capfd, "report", part, "--baseline", base, "--gate", "baseline", "--allow-missing")[0] == 0
+    assert run_command(capfd, "report", part, "--baseline", base, "--gate", "baseline", "--allow-missing")[0] == 0
 
 
 @pytest.mark.parametrize("cut", ["at a row's end", "within a row"])
@@ -355,18 +356,18 @@ def test_baseline_that_was_cut_is_refused(tmp_path: Path, capfd: pytest.CaptureF
     now = written(tmp_path / "now.jsonl", *run({"t": YES, "u": NO}, run_id="now"))
     data = base.read_bytes()
     rows = data.splitlines(keepends=True)
-    assert said(capfd, "report", now, "--baseline", base, "--gate", "lost<=0")[0] == 1
+    assert run_command(capfd, "report", now, "--baseline", base, "--gate", "lost<=0")[0] == 1
     base.write_bytes(b"".join(rows[:4]) + (rows[4][:50] if cut == "within a row" else b""))
     refused = f"{base} lacks 4 of its 8 planned rollouts; finish that run with --rollout-resume, or accept this with "
     with pytest.warns(match="cut off") if cut == "within a row" else nullcontext():
-        code, _, err = said(capfd, "report", now, "--baseline", base, "--gate", "baseline")
+        code, _, err = run_command(capfd, "report", now, "--baseline", base, "--gate", "baseline")
         assert (code, refused in err) == (4, True), err
-        code, _, err = said(capfd, "compare", base, now)
+        code, _, err = run_command(capfd, "compare", base, now)
         assert (code, refused in err) == (4, True), err
-        code, text, _ = said(capfd, "report", now, "--baseline", base, "--gate", "baseline", "--allow-missing")
+        code, text, _ = run_command(capfd, "report", now, "--baseline", base, "--gate", "baseline", "--allow-missing")
         assert code == 0
         assert f"accepted: {base} lacks 4 of its 8 planned rollouts\n" in text.replace("\\", "")
-        assert said(capfd, "compare", base, now, "--allow-missing")[0] == 0
+        assert run_command(capfd, "compare", base, now, "--allow-missing")[0] == 0
 
 
 def test_baseline_that_was_resumed_or_merged_is_complete(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -376,10 +377,11 @@ def test_baseline_that_was_resumed_or_merged_is_complete(tmp_path: Path, capfd: 
     changed = [*run({"t": (1.0, 1.0)}, run_id="r2", grading_digest="new")]
     base = written(tmp_path / "main.jsonl", *again, *first, *changed)
     now = written(tmp_path / "now.jsonl", *run({"t": (1.0, 1.0), "u": (1.0, 1.0)}, run_id="now"))
-    code, _, err = said(capfd, "report", now, "--baseline", base, "--gate", "lost<=0")
+    code, _, err = run_command(capfd, "report", now, "--baseline", base, "--gate", "lost<=0")
     assert (code, err) == (0, "")
     old = [replace(row, planned={}) for row in first]
-    code, _, err = said(capfd, "report", now, "--baseline", written(tmp_path / "old.jsonl", *old), "--gate", "lost<=0")
+    base = written(tmp_path / "old.jsonl", *old)
+    code, _, err = run_command(capfd, "report", now, "--baseline", base, "--gate", "lost<=0")
     assert (code, err) == (0, ""), "rows of versions that did not know `planned` are judged by what they have"
 
 
@@ -393,10 +395,10 @@ def test_expected_failures_are_in_no_figure(tmp_path: Path, capfd: pytest.Captur
     after = [*run({"a": (1.0, 0.0), "b": (0.0, 0.0)}, run_id="r2"), *run({"x": (0.0, None)}, run_id="r2", **hard)]
     one, two = written(tmp_path / "1.jsonl", *before), written(tmp_path / "2.jsonl", *after)
     for args in (("report", two, "--baseline", one), ("compare", one, two)):
-        code, text, _ = said(capfd, *args)
+        code, text, _ = run_command(capfd, *args)
         assert code == 0
         assert "mean reward 0.750 -> 0.250 over 2 tasks" in text
-    _, text, _ = said(capfd, "report", two)
+    _, text, _ = run_command(capfd, "report", two)
     assert text.startswith("4 rollouts: 2 tasks, 2 samples each, and 2 expected to fail\n")
     assert "- expected to fail, in no figure: x 0/1 of 2\n" in text
     assert "| x " not in text
@@ -414,10 +416,10 @@ def test_order_of_files_changes_nothing(tmp_path: Path, capfd: pytest.CaptureFix
     after = [*before, regraded, at(2, two, error="second"), at(2, three, status="error", error="third")]
     files = written(tmp_path / "z.jsonl", *before), written(tmp_path / "a.jsonl", *after)
     for verb in (("report",), ("export", "--format", "groups")):
-        first = said(capfd, *verb, *files)
-        assert said(capfd, *verb, *reversed(files))[:2] == first[:2]
-        assert first[1] == said(capfd, *verb, files[1])[1]
-    code, text, err = said(capfd, "report", *files)
+        first = run_command(capfd, *verb, *files)
+        assert run_command(capfd, *verb, *reversed(files))[:2] == first[:2]
+        assert first[1] == run_command(capfd, *verb, files[1])[1]
+    code, text, err = run_command(capfd, "report", *files)
     assert (code, err) == (0, "3 rollouts in several files, counted once\n")
     assert "second" in text
     assert "first" not in text

@@ -92,7 +92,7 @@ def recorded(path: Path, cases: Sequence[Case]) -> None:
 def replayed(source: Path, path: Path) -> None:
     """Grade all rows of a file again, as a run with `--rollout-replay` does."""
     replay, out = Replay.open(source), store(path)
-    replayer = Replayer(replay, fingerprint, lambda task: False, out.save, out.save_files)
+    replayer = Replayer(replay, fingerprint, lambda task: False, out.save, out.explain, out.save_files)
 
     async def main() -> None:
         for agent, sample in replay.rollouts_of("a"):
