@@ -13,7 +13,7 @@ import pytest
 
 from pytest_core_rollouts import hookspecs
 from pytest_core_rollouts.collecting import inactive, task_data
-from pytest_core_rollouts.options import activation, task_sources
+from pytest_core_rollouts.options import activation
 from pytest_core_rollouts.options import declared as options
 from pytest_core_rollouts.text import escaped
 
@@ -95,7 +95,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    return task_sources.keep_from_import(module_path, parent)
+    return activation.keep_from_import(module_path, parent)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -47,11 +47,11 @@ INSIDE = {
     "cli": "check compare export new_task reap report __init__",
     "checking": "__init__ collecting runs checks",
     "running": (
-        "__init__ session_plugin pytest_files ending completion_order workers session_run gates project_grading "
+        "__init__ session_plugin pytest_files ending completion_order workers session_run gates project "
         "sharding shared_folder display signals"
     ),
     "collecting": "__init__ generated selection collect explain nodeids inactive task_data",
-    "options": "__init__ settings activation agents agent_file task_sources values declared",
+    "options": "__init__ settings activation agents agent_file values declared",
     "engine": "__init__ engine parts core_access pool preflight replay runs store caps resume",
     "rollout": (
         "__init__ attempts attempt_state fetching session_creation adaptive_limit session_deletion "

@@ -7,7 +7,6 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,9 +16,8 @@ from pytest_core_rollouts.collecting.task_data import refusal, refused_key
 from pytest_core_rollouts.embedded.hidden import Places, find_places
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.options.settings import settings_key
-from pytest_core_rollouts.running.session_run import project_folders
+from pytest_core_rollouts.running.project import ProjectGrading, project_folders
 from pytest_core_rollouts.tasks.folders import looks_like_task, settings_of_pytest, utf8_name
-from pytest_core_rollouts.tasks.grader_file import as_grade
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import Network
@@ -27,9 +25,10 @@ from pytest_core_rollouts.tasks.task_settings import Network
 
 @dataclass(eq=False)  # a plugin must be hashable
 class Collected:
-    """The tasks by their ids, with the hooks that see them."""
+    """The tasks that pytest collected, by id, and what is needed to check them."""
 
-    tasks: dict[str, tuple[Task, Any]] = field(default_factory=dict)
+    tasks: dict[str, Task] = field(default_factory=dict)
+    grading: ProjectGrading = field(default_factory=lambda: ProjectGrading(hide_expected=False))
     faults: list[Finding] = field(default_factory=list)
     unusable: str | None = None
     rootpath: Path = field(default_factory=Path.cwd)
@@ -69,8 +68,9 @@ class Collected:
             self.faults.append(Finding("load", folder.name, message, folder))
         for item in session.items:
             if isinstance(item, RolloutItem):
-                self.tasks.setdefault(item.task.id, (item.task, item.ihook))
-        paths = [task.path for task, _ in self.tasks.values() if task.path is not None]
+                self.tasks.setdefault(item.task.id, item.task)
+                self.grading.register(item)
+        paths = [task.path for task in self.tasks.values() if task.path is not None]
         project = project_folders(session.config)
         self.places = find_places(project, tasks=[*session.config.stash[settings_key].roots, *paths])
 
@@ -81,16 +81,10 @@ class Collected:
             path, line, message = _placed(str(report.longrepr).strip(), self.rootpath / place)
             self.faults.append(Finding("load", folder, message, path, line))
 
-    def grade(self, task: Task, answer: Answer, rollout: Rollout | None = None) -> Grade:
-        """As a run grades."""
-        rollout = rollout or Rollout(
-            task=task, agent=Agent("oracle"), sample=0, run_id="check", timeout=900, network=Network.disabled()
-        )
-        given = self.tasks[task.id][1].pytest_rollout_grade(task=task, answer=answer, rollout=rollout)
-        return task.grade(answer, rollout) if given is None else as_grade(given, "pytest_rollout_grade")
-
-    def uses_builtin_grading(self, task: Task) -> bool:
-        return task.grader is None and not self.tasks[task.id][1].pytest_rollout_grade.get_hookimpls()
+    def grade(self, task: Task, answer: Answer) -> Grade:
+        """Grade an answer that no agent gave, as a run would."""
+        rollout = Rollout(task, Agent("oracle"), 0, "check", timeout=900, network=Network.disabled())
+        return self.grading.grade(task, answer, rollout)
 
 
 def collect_tasks(wanted: Sequence[str]) -> Collected:
@@ -121,7 +115,7 @@ def _keep(collected: Collected, ids: set[str], paths: list[Path]) -> None:
     known = collected.tasks.keys() | {fault.task_id.rpartition("/")[2] for fault in collected.faults}
     if unknown := sorted(ids - known - {fault.task_id for fault in collected.faults}):
         collected.unusable = f"no task and no path {unknown[0]!r}"
-    for name, (task, _) in list(collected.tasks.items()):
+    for name, task in list(collected.tasks.items()):
         under = task.path is not None and any(task.path.resolve().is_relative_to(path) for path in paths)
         if name not in ids and not under:
             del collected.tasks[name]

@@ -72,13 +72,13 @@ class _NoCore(Exception):
 def _findings(collected: Collected, core: str | None, notes: list[str]) -> Iterator[Finding]:
     yield from collected.faults
     by_task: dict[str, list[Finding]] = {}
-    for task, _ in collected.tasks.values():
-        own = not collected.uses_builtin_grading(task)
+    for task in collected.tasks.values():
+        own = not collected.grading.uses_builtin_grading(task)
         sound = Soundness(task, collected.grade, own=own, env_listed=collected.env_listed)
         by_task[task.id] = list(sound.findings())
     tried = frozenset(FINDINGS) - check_runs.CODES
     unfinished = {finding.task_id for found in by_task.values() for finding in found if finding.code == "unfinished"}
-    runnable = [task for task, _ in collected.tasks.values() if check_runs.can_run(task)]
+    runnable = [task for task in collected.tasks.values() if check_runs.can_run(task)]
     runnable = [task for task in runnable if task.id not in unfinished]
     ran: set[str] = set()
     if core != "none" and runnable:
@@ -87,7 +87,7 @@ def _findings(collected: Collected, core: str | None, notes: list[str]) -> Itera
         ran = {task.id for task in runnable} if not notes else set()
         if len(runnable) < len(collected.tasks):
             notes.append(f"{len(collected.tasks) - len(runnable)} not run on the embedded Core")
-    for task, _ in collected.tasks.values():
+    for task in collected.tasks.values():
         yield from silenced(task, by_task[task.id], frozenset(FINDINGS) if task.id in ran else tried)
 
 
@@ -95,7 +95,7 @@ def _embedded(collected: Collected, core: str | None, tasks: Sequence[Task], not
     from pytest_core_rollouts.engine.core_access import CoreError
 
     try:
-        return list(check_runs.run_findings(tasks, collected, collected.places))
+        return list(check_runs.run_findings(tasks, collected.grading, collected.places))
     except CoreError as error:
         problem = str(error).removeprefix("--core embedded: ")
         if core == "embedded":

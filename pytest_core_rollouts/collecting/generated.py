@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.collecting.collect import TaskCollector
+from pytest_core_rollouts.options.activation import HOOK, MADE_ID, plugin_of, task_files
 from pytest_core_rollouts.options.settings import settings_key
-from pytest_core_rollouts.options.task_sources import HOOK, MADE_ID, files, plugin_of
 from pytest_core_rollouts.tasks.files import TaskError
 from pytest_core_rollouts.tasks.folders import find_task
 from pytest_core_rollouts.tasks.task import Task
@@ -83,5 +83,5 @@ class GeneratedTasks(TaskCollector):
         """With one file that makes tasks, an id that is neither a folder's nor made here is a mistake."""
         settings, rootpath = self.config.stash[settings_key], self.config.rootpath
         unknown = sorted(one for one in missing if find_task(one, settings.roots, rootpath) is None)
-        if unknown and files(self.config) == [self.path]:
+        if unknown and task_files(self.config) == [self.path]:
             raise self.error(f"--rollout-task: {self.path} makes no task {unknown[0]!r}")

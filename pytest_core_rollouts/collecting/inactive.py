@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.collecting.task_data import RefusedFolder
-from pytest_core_rollouts.options import task_sources
-from pytest_core_rollouts.options.activation import roots_of
+from pytest_core_rollouts.options.activation import roots_of, task_files
 from pytest_core_rollouts.records.kept_folders import is_kept_folder, kept_folder_around
 from pytest_core_rollouts.tasks.folders import is_task_folder, norecurse_pattern, settings_of_pytest, tasks_below
 from pytest_core_rollouts.text import counted
@@ -26,7 +25,7 @@ def header(config: pytest.Config) -> str | None:
     found = [counted(len(tasks) - left_out, "task")] if tasks else []
     found[0:1] = [f"{found[0]} ({left_out} more left out by norecursedirs)"] if left_out else found[0:1]
     places = [shown(root, config) for root in roots] if tasks else []
-    if sources := [shown(file, config) for file in task_sources.files(config)]:
+    if sources := [shown(file, config) for file in task_files(config)]:
         found.append("tasks made in code")
         places += sources
     where = " ".join(places)

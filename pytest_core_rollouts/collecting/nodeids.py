@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_core_rollouts.options.activation import MADE_ID
 from pytest_core_rollouts.options.settings import Settings
-from pytest_core_rollouts.options.task_sources import MADE_ID
 from pytest_core_rollouts.tasks.folders import of_safe_name, task_id
 from pytest_core_rollouts.tasks.matrix import Agent
 

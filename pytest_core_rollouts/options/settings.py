@@ -13,9 +13,8 @@ import pytest
 
 from pytest_core_rollouts.engine.replay import Replay
 from pytest_core_rollouts.engine.resume import Resumed
-from pytest_core_rollouts.options import task_sources
 from pytest_core_rollouts.options import values as option_values
-from pytest_core_rollouts.options.activation import any_option, roots_of
+from pytest_core_rollouts.options.activation import any_option, roots_of, task_files
 from pytest_core_rollouts.options.agents import EMBEDDED, agents_from_options, model_key_names, refuse_keys, secure_url
 from pytest_core_rollouts.options.declared import BY_NAME
 from pytest_core_rollouts.options.values import LayeredSetting, OptionValues
@@ -191,7 +190,7 @@ def _core(values: OptionValues) -> str | None:
 
 def _tasks(values: OptionValues, roots: Sequence[Path], config: pytest.Config) -> frozenset[str]:
     ids = values.texts("task")
-    if task_sources.files(config):
+    if task_files(config):
         return frozenset(ids)  # tasks made in code are only known after collection
     for task in ids:
         if find_task(task, roots, config.rootpath) is None:

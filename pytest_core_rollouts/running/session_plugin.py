@@ -15,7 +15,7 @@ from pytest_core_rollouts.collecting import selection, task_data
 from pytest_core_rollouts.collecting.collect import RolloutFault, RolloutItem, run_key
 from pytest_core_rollouts.collecting.inactive import shown
 from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
-from pytest_core_rollouts.options import task_sources
+from pytest_core_rollouts.options.activation import task_files
 from pytest_core_rollouts.options.settings import Settings, read_settings, settings_key
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.running import completion_order, ending, pytest_files
@@ -33,7 +33,7 @@ def begin(config: pytest.Config) -> None:
     """Start a session with rollouts: aim pytest at the tasks, and register the hooks unless it is a dry run."""
     config.stash[settings_key] = settings = read_settings(config)
     if settings.aimed and config.args_source is not pytest.Config.ArgsSource.ARGS:
-        config.args = existing_roots(settings, task_sources.files(config))
+        config.args = existing_roots(settings, task_files(config))
     if not hasattr(config, "workerinput"):  # the controller has checked it
         task_data.refuse_collected(config)
     if any(config.getoption(name, False) for name in DRY):

@@ -8,17 +8,17 @@ controller (or the plain run) starts and stops the embedded Core, sweeps leftove
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
 from pytest_core_rollouts.collecting.collect import ResultSource, RolloutItem
 from pytest_core_rollouts.collecting.selection import NOTHING_LEFT_OUT, Collected
-from pytest_core_rollouts.embedded.hidden import Places, find_places
+from pytest_core_rollouts.embedded.hidden import Places
 from pytest_core_rollouts.engine.caps import Caps
 from pytest_core_rollouts.engine.core_access import CoreAccess, CoreError, CoreUnreachable, EmbeddedOptions
 from pytest_core_rollouts.engine.engine import Engine
@@ -33,7 +33,8 @@ from pytest_core_rollouts.results.gate import Identity
 from pytest_core_rollouts.rollout.attempts import Outcome
 from pytest_core_rollouts.running import gates
 from pytest_core_rollouts.running.display import Display, State
-from pytest_core_rollouts.running.project_grading import ProjectGrading
+from pytest_core_rollouts.running.project import ProjectGrading, places_of_run
+from pytest_core_rollouts.running.shared_folder import NoLink, WorkerLink
 from pytest_core_rollouts.tasks.matrix import Agent, Chosen, MatrixError, Rollout, make_id, new_run_id
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.text import counted
@@ -43,50 +44,6 @@ TICK = 0.2
 CONCURRENCY = 4
 RESUMED_ROWS = "resumed"
 """The file that passes the rows of a resumed run to workers."""
-
-
-class WorkerLink(Protocol):
-    """What a worker reads from its controller and reports to it."""
-
-    def stop_reason(self) -> str | None:
-        """Why the run must stop, or None."""
-
-    def maybe_finished(self) -> Collection[str]:
-        """Ids of rollouts that a dead worker may have finished."""
-
-    def reported_elsewhere(self) -> Collection[str]:
-        """Ids of rollouts that were reported to pytest by a dead worker or, given up, by the controller."""
-
-    def assigned_items(self) -> Sequence[int]:
-        """Which of the collected items are this worker's, if the controller assigned them all at once."""
-
-    def publish(self, state: State) -> None:
-        """Show how things stand here, now and then."""
-
-    def mark_failed(self, reason: str) -> None:
-        """Stop all workers: rows can't be written any more."""
-
-
-class NoLink:
-    """The link of a run without workers."""
-
-    def stop_reason(self) -> str | None:
-        return None
-
-    def maybe_finished(self) -> Collection[str]:
-        return ()
-
-    def reported_elsewhere(self) -> Collection[str]:
-        return ()
-
-    def assigned_items(self) -> Sequence[int]:
-        return ()
-
-    def publish(self, state: State) -> None:
-        """Do nothing."""
-
-    def mark_failed(self, reason: str) -> None:
-        """Do nothing: no other process writes rows."""
 
 
 class SessionRun(ResultSource):
@@ -416,35 +373,6 @@ class SessionRun(ResultSource):
     def close(self) -> None:
         """Stop the engine, and the embedded Core with it."""
         self.engine.close()
-
-
-def places_of_run(config: pytest.Config, settings: Settings, out: Path, tasks: Iterable[Task]) -> Places:
-    """What no sandbox may show in a run of these tasks that writes `out`."""
-    xml = config.getoption("xmlpath", None)  # of --junitxml, which holds failure texts
-    files = [out, settings.report, settings.html, settings.baseline, Path(xml) if xml else None]
-    files += [source.path for source in (settings.replay, settings.resume) if source is not None]
-    folders = [settings.capture]
-    if settings.out is None and settings.resume is None:
-        folders.append(out.parent)  # runs/, which holds nothing but results
-    return find_places(
-        project_folders(config),
-        tasks=[*settings.roots, *(task.path for task in tasks if task.path is not None)],
-        files=filter(None, files),
-        folders=filter(None, folders),
-    )
-
-
-def project_folders(config: pytest.Config) -> list[Path]:
-    """Where the project is: `--rootdir` may name another folder than that of its ini file and of its conftest files.
-
-    A conftest.py may hold a grader, and tasks made in code have their answers next to it.
-    """
-    folders = [config.rootpath, config.invocation_params.dir]
-    if config.inipath is not None:
-        folders.append(config.inipath.parent)
-    plugins = config.pluginmanager.get_plugins()
-    files = [Path(file) for plugin in plugins if isinstance(file := getattr(plugin, "__file__", None), str)]
-    return [*folders, *(file.parent for file in files if file.name == "conftest.py")]
 
 
 def _resumed_rows(given: dict[str, Any]) -> Resumed | None:

@@ -1,4 +1,4 @@
-"""A folder of files in which a controller and its workers exchange what can't wait for xdist's messages."""
+"""What a controller and its workers exchange in files, because it can't wait for xdist's messages."""
 
 from __future__ import annotations
 
@@ -6,14 +6,58 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from pytest_core_rollouts.running.display import State
 
 PREFIX = "pytest-core-rollouts-run-"
+
+
+class WorkerLink(Protocol):
+    """What a worker reads from its controller and reports to it."""
+
+    def stop_reason(self) -> str | None:
+        """Why the run must stop, or None."""
+
+    def maybe_finished(self) -> Collection[str]:
+        """Ids of rollouts that a dead worker may have finished."""
+
+    def reported_elsewhere(self) -> Collection[str]:
+        """Ids of rollouts that were reported to pytest by a dead worker or, given up, by the controller."""
+
+    def assigned_items(self) -> Sequence[int]:
+        """Which of the collected items are this worker's, if the controller assigned them all at once."""
+
+    def publish(self, state: State) -> None:
+        """Show how things stand here, now and then."""
+
+    def mark_failed(self, reason: str) -> None:
+        """Stop all workers: rows can't be written any more."""
+
+
+class NoLink:
+    """The link of a run without workers."""
+
+    def stop_reason(self) -> str | None:
+        return None
+
+    def maybe_finished(self) -> Collection[str]:
+        return ()
+
+    def reported_elsewhere(self) -> Collection[str]:
+        return ()
+
+    def assigned_items(self) -> Sequence[int]:
+        return ()
+
+    def publish(self, state: State) -> None:
+        """Do nothing."""
+
+    def mark_failed(self, reason: str) -> None:
+        """Do nothing: no other process writes rows."""
 
 
 class SharedFolder:

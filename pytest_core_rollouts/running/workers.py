@@ -261,7 +261,7 @@ class Worker:
         self._published = State(0, "")
         self._next = 0.0
 
-    # ---- for the run (see `session_run.WorkerLink`)
+    # ---- for the run (see `shared_folder.WorkerLink`)
 
     def stop_reason(self) -> str | None:
         if self._terminated is not None:

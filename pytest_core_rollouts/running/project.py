@@ -1,12 +1,18 @@
-"""Grading in a pytest session: by the project's hook if there is one, else by the task."""
+"""The project around the tasks: its hooks, which grade, and its folders, which no sandbox may show."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pytest_core_rollouts.collecting.collect import RolloutItem
+from pytest_core_rollouts.embedded.hidden import Places, find_places
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.threads import GraderFailed
+from pytest_core_rollouts.options.settings import Settings
 from pytest_core_rollouts.records.masking import Withheld, hide_note
 from pytest_core_rollouts.tasks.grader_file import as_grade
 from pytest_core_rollouts.tasks.matrix import Rollout
@@ -47,3 +53,32 @@ class ProjectGrading:
         hooks = self._hooks[task.id]
         given = hooks.pytest_rollout_grade(task=task, answer=answer, rollout=rollout)
         return task.grade(answer, rollout) if given is None else as_grade(given, "pytest_rollout_grade")
+
+
+def places_of_run(config: pytest.Config, settings: Settings, out: Path, tasks: Iterable[Task]) -> Places:
+    """What no sandbox may show in a run of these tasks that writes `out`."""
+    xml = config.getoption("xmlpath", None)  # of --junitxml, which holds failure texts
+    files = [out, settings.report, settings.html, settings.baseline, Path(xml) if xml else None]
+    files += [source.path for source in (settings.replay, settings.resume) if source is not None]
+    folders = [settings.capture]
+    if settings.out is None and settings.resume is None:
+        folders.append(out.parent)  # runs/, which holds nothing but results
+    return find_places(
+        project_folders(config),
+        tasks=[*settings.roots, *(task.path for task in tasks if task.path is not None)],
+        files=filter(None, files),
+        folders=filter(None, folders),
+    )
+
+
+def project_folders(config: pytest.Config) -> list[Path]:
+    """Where the project is: `--rootdir` may name another folder than that of its ini file and of its conftest files.
+
+    A conftest.py may hold a grader, and tasks made in code have their answers next to it.
+    """
+    folders = [config.rootpath, config.invocation_params.dir]
+    if config.inipath is not None:
+        folders.append(config.inipath.parent)
+    plugins = config.pluginmanager.get_plugins()
+    files = [Path(file) for plugin in plugins if isinstance(file := getattr(plugin, "__file__", None), str)]
+    return [*folders, *(file.parent for file in files if file.name == "conftest.py")]
