@@ -1,7 +1,7 @@
-"""Is a task sound? What can be told without running it.
+"""Checks of a task that do not run it.
 
-Whether the expected answer, and nothing wrong, earns a reward; whether the instruction says what it has to; whether an
-answer stands where the agent can read it off. Codes and their meaning: `findings`.
+They find out whether the expected answer earns 1 and wrong answers do not, whether the instruction names what an agent
+must know, and whether the agent can read the answer in the files. `FINDINGS` in `tasks.task_settings` lists the codes.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from pytest_core_rollouts.text import reward_text
 
 ANSWER: Final = "/workspace/outputs/answer.json"
 SHOWN: Final = 5
-"""Places of one finding that are listed for a task."""
-PLAIN_WORK: Final = 300_000
-"""Values compared for one task's wrong answers; of more answers than that allows, some are tried, evenly spread."""
-OWN_GRADES: Final = 30
-"""Wrong answers that a grader of the project's own is tried with: it may be slow."""
+"""The most places that one finding lists."""
+COMPARED_VALUES: Final = 300_000
+"""The most values that the built-in comparison compares for a task. If that is not enough to try every wrong answer,
+some are tried, evenly spread."""
+CUSTOM_GRADES: Final = 30
+"""The most wrong answers that a grader of the project gets: it may be slow."""
 
 Grader = Callable[[Task, Answer], Grade]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something about a task, by its code in `findings`, with the file (and line) that it is about."""
+    """A fault or a doubt about a task: a code of `FINDINGS`, and the file and line that it is about."""
 
     code: str
     task_id: str
@@ -47,20 +48,21 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Soundness:
-    """The offline checks of one task. `grade` grades as a run would; `own`: whether that is code of the project's."""
+class TaskChecks:
+    """The checks of one task that do not run it. `grade` grades as a run would."""
 
     task: Task
     grade: Grader
-    own: bool = False
+    custom: bool = False
+    """Whether code of the project grades the task, and not the built-in comparison."""
     env_listed: bool = False
-    """Whether an ini file lists the variables that tasks may take."""
+    """Whether an ini file lists the variables that tasks may read."""
 
     def findings(self) -> Iterator[Finding]:
-        """What there is to say, errors and warnings, whatever the task silences."""
+        """Yield all findings, errors and warnings, including those that the task silences."""
         unfinished = list(self._unfinished())
         yield from unfinished
-        if not unfinished:  # what is still to be written needs no more remarks
+        if not unfinished:  # in an unfinished task, the other checks would only find more of the same
             yield from self._instruction()
             yield from self._leaked_answers()
             yield from self._grading()
@@ -68,11 +70,13 @@ class Soundness:
         yield from self._empty_objects()
         yield from self._environment()
         if self.task.solution_file is None and self.task.path is not None:
-            yield self._finding("no-solution", "there is no solution/solve.sh, so nothing shows that it can be solved")
+            yield self._finding(
+                "no-solution", "solution/solve.sh is missing, so nothing shows that the task can be solved"
+            )
         for warning in self.task.warnings:
             yield self._finding("warning", warning, "files")
 
-    # ---- what is written
+    # ---- texts
 
     def _unfinished(self) -> Iterator[Finding]:
         task = self.task
@@ -80,14 +84,16 @@ class Soundness:
         texts = {"instruction.md": task.instruction, "expected.json": str(task.expected), "solution/solve.sh": solution}
         for name, text in texts.items():
             if UNFINISHED in text:
-                yield self._finding("unfinished", f"{name} is still to be written", name, find=UNFINISHED)
+                yield self._finding(
+                    "unfinished", f"{name} is unfinished: it still contains {UNFINISHED}", name, find=UNFINISHED
+                )
 
     def _instruction(self) -> Iterator[Finding]:
         task = self.task
         outputs = task.outputs.files if task.outputs is not None else ()
-        due = [ANSWER] if task.expected is not None or not outputs else []
-        due += [f"/workspace/outputs/{path}" for path in outputs if not set("*?") & set(path)]
-        for path in due:
+        paths = [ANSWER] if task.expected is not None or not outputs else []
+        paths += [f"/workspace/outputs/{path}" for path in outputs if not set("*?") & set(path)]
+        for path in paths:
             if path not in task.instruction:
                 problem = f"the instruction does not name {path}, so an agent can't know where to write"
                 yield self._finding("output-path", problem, "instruction.md")
@@ -105,7 +111,7 @@ class Soundness:
             content = [text for _, text in self._files()]
             missing = [key for key in missing if not any(key in text for text in content)]
         if missing:
-            problem = f"keys that stand neither in the instruction nor in a file: {_some(missing)}"
+            problem = f"keys found neither in the instruction nor in a file: {_listed(missing)}"
             yield self._finding("nested-key-not-named", problem, "instruction.md")
 
     def _environment(self) -> Iterator[Finding]:
@@ -114,41 +120,44 @@ class Soundness:
         for variable, source in self.task.env.items():
             if not isinstance(source, str) and not source.secret:
                 problem = (
-                    f"env.{variable} takes {source.name} from this machine and is not masked; say `secret: true`, or "
-                    "list the name in the ini key rollout_task_env"
+                    f"env.{variable} reads {source.name} from this machine and is not masked; set `secret: true`, or "
+                    "add the name to the ini key rollout_task_env"
                 )
                 yield self._finding("env-unlisted", problem, "task.yaml", find=source.name)
 
-    # ---- answers that can be read off
+    # ---- answers that an agent can read
 
     def _leaked_answers(self) -> Iterator[Finding]:
         copies = self.task.answer_copies()
         for path in copies:
             yield self._finding("answer-in-file", f"{path} equals the expected answer", f"files/{path}")
-        leaves = [(path, value) for path, value in _values(self.task.expected) if _tells(value)]
+        leaves = [(path, value) for path, value in _values(self.task.expected) if _is_recognizable(value)]
         if len({_forms(value)[0] for _, value in leaves}) < 2:
-            return  # a single value may well stand in the data
+            return  # a single value often is in the data as well
         instruction = self.task.instruction
-        yield from self._held_by("answer-in-instruction", "the instruction", "instruction.md", instruction, leaves)
+        yield from self._find_answers_in(
+            "answer-in-instruction", "the instruction", "instruction.md", instruction, leaves
+        )
         for name, text in self._files():
             if name in copies:
                 continue
-            yield from self._held_by("answer-in-file", name, f"files/{name}", text, leaves)
+            yield from self._find_answers_in("answer-in-file", name, f"files/{name}", text, leaves)
 
-    def _held_by(
+    def _find_answers_in(
         self, code: str, what: str, place: str, text: str, leaves: Sequence[tuple[tuple[Any, ...], Any]]
     ) -> Iterator[Finding]:
+        """Yield a finding if the text contains every expected value."""
         if not all(any(form in text for form in _forms(value)) for _, value in leaves):
             return
         if not all(any(_has_word(text, form) for form in _forms(value)) for _, value in leaves):
             return
         characters = sum(len(form) for form in {_forms(value)[0] for _, value in leaves})
-        beside_keys = all(_stands_beside(text, path, value) for path, value in leaves)
-        chance = "" if characters >= 24 or beside_keys else "; all are short, so it may be chance"
-        yield self._finding(code, f"{what} holds every expected value{chance}", place)
+        follow_keys = all(_follows_key(text, path, value) for path, value in leaves)
+        doubt = "" if characters >= 24 or follow_keys else "; all are short, so it may be a coincidence"
+        yield self._finding(code, f"{what} contains every expected value{doubt}", place)
 
     def _files(self) -> Iterator[tuple[str, str]]:
-        """Paths and texts of all files; what is not UTF-8 byte by byte."""
+        """Yield the path and the text of each file. A file that is not UTF-8 is decoded byte by byte."""
         task = self.task
         entries = [] if task.packed is None else [(each.path, each.read) for each in task.packed.entries if each.source]
         for path, read in [*((file.path, file.read) for file in task.files), *entries]:
@@ -164,15 +173,15 @@ class Soundness:
         task = self.task
         found: dict[str, list[str]] = {}
         try:
-            if task.expected is not None and not (self.own and task.outputs is not None):
+            if task.expected is not None and not (self.custom and task.outputs is not None):
                 reward = self._reward(Answer(value=task.expected))
-                if self.own and (again := self._reward(Answer(value=task.expected))) != reward:
+                if self.custom and (again := self._reward(Answer(value=task.expected))) != reward:
                     rewards = f"{reward_text(reward)}, then {reward_text(again)}"
-                    problem = f"the expected answer earns {rewards}; a grader must give one answer one reward"
+                    problem = f"the expected answer earns {rewards}; the same answer must always get the same reward"
                     yield self._finding("grader-unstable", problem, self._graded_by)
                     return
                 if reward < 1:
-                    problem = f"the expected answer itself earns {reward_text(reward)}"
+                    problem = f"the expected answer earns {reward_text(reward)} instead of 1"
                     yield self._finding("expected-fails", problem, self._graded_by)
                     return
             for what, answer in self._wrong_answers():
@@ -182,16 +191,16 @@ class Soundness:
             yield self._finding("grader-fails", str(failure), self._graded_by)
             return
         for code, places in found.items():
-            yield self._finding(code, f"earns 1: {_some(places)}", self._graded_by)
+            yield self._finding(code, f"wrong answers that earn 1: {_listed(places)}", self._graded_by)
 
     def _wrong_answers(self) -> Iterator[tuple[str, Answer]]:
-        yield "an answer that is missing", Answer(problem=f"{ANSWER} not found")
+        yield "a missing answer", Answer(problem=f"{ANSWER} not found")
         yield "an empty object", Answer(value={})
         expected = self.task.expected
         if expected is None:
             return
         changes = list(_changes(expected))
-        most = OWN_GRADES if self.own else max(20, PLAIN_WORK // size(expected))
+        most = CUSTOM_GRADES if self.custom else max(20, COMPARED_VALUES // size(expected))
         step = -(-len(changes) // most)
         far = 2 * self._largest_absolute()
         for path, dropped in changes[::step]:
@@ -201,7 +210,7 @@ class Soundness:
                 yield f"{render_path(path)} changed", Answer(value=self._changed(expected, path, far))
 
     def _changed(self, expected: Any, path: tuple[Any, ...], far: float) -> Any:
-        """The answer with one value changed, to one that is not right for another reason (`one_of`)."""
+        """Return the answer with one value changed, if possible to one that no rule such as `one_of` accepts."""
         value = _at(expected, path)
         candidates = [_other(value, far, number) for number in range(3)]
         answers = [_with(expected, path, candidate) for candidate in candidates]
@@ -212,29 +221,30 @@ class Soundness:
         return max([self.task.tolerance.absolute, *rules])
 
     def _reward(self, answer: Answer) -> float:
-        if not self.own:
+        if not self.custom:
             return self.grade(self.task, answer).reward
         return asyncio.run(Graders().call(lambda: self.grade(self.task, answer))).reward
 
     def _zero_tolerances(self) -> Iterator[Finding]:
         task = self.task
-        if self.own:
+        if self.custom:
             return
         zeros = [path for path, value in _values(task.expected) if isinstance(value, float) and value == 0]
-        places = [render_path(path) for path in zeros if self._is_relative_alone(path)]
+        places = [render_path(path) for path in zeros if self._has_only_relative_tolerance(path)]
         if places:
-            problem = f"{_some(places)}: of 0.0 every relative tolerance is 0; give it an absolute one"
+            problem = f"{_listed(places)}: a relative tolerance of 0.0 is 0; set an absolute tolerance"
             yield self._finding("zero-tolerance", problem, "expected.json", find=f'"{zeros[0][-1]}"')
 
     def _empty_objects(self) -> Iterator[Finding]:
-        if self.own:
+        if self.custom:
             return
         empty = list(_empty_in(self.task.expected))
         if empty:
-            problem = f"{_some([render_path(path) for path in empty])}: an empty object, which every object matches"
+            places = _listed([render_path(path) for path in empty])
+            problem = f"{places}: every object matches an empty object; add keys to it"
             yield self._finding("constrains-nothing", problem, "expected.json", find=f'"{empty[0][-1]}"')
 
-    def _is_relative_alone(self, path: tuple[Any, ...]) -> bool:
+    def _has_only_relative_tolerance(self, path: tuple[Any, ...]) -> bool:
         tolerance = self.task.tolerance
         for depth in range(1, len(path) + 1):
             if (rule := self.task.rules.get(path[:depth])) is not None:
@@ -243,7 +253,7 @@ class Soundness:
                 tolerance = rule.tolerance or tolerance
         return tolerance.relative > 0 and tolerance.absolute == 0
 
-    # ---- words
+    # ---- findings
 
     @property
     def _graded_by(self) -> str:
@@ -259,24 +269,27 @@ class Soundness:
         return Finding(code, self.task.id, message, path, line)
 
 
-def silenced(task: Task, findings: Iterable[Finding], tried: frozenset[str]) -> Iterator[Finding]:
-    """The findings that the task does not silence, and what it silences for nothing, of the codes that were `tried`."""
+def apply_silence(task: Task, findings: Iterable[Finding], checked: frozenset[str]) -> Iterator[Finding]:
+    """Yield the findings that the task does not silence, and a finding for each code that it silences for nothing.
+
+    `checked`: the codes that were looked for.
+    """
     found = set()
     for finding in findings:
         found.add(finding.code)
         if finding.code not in task.silence:
             yield finding
     for code in sorted(task.silence.keys() - found):
-        if code in tried:
+        if code in checked:
             path = None if task.path is None else task.path / "task.yaml"
-            yield Finding("silence-unused", task.id, f"silence: there is no {code} to silence; remove it", path)
+            yield Finding("silence-unused", task.id, f"silence: {code} was not found; remove it here", path)
 
 
 # ---- values
 
 
 def _values(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Every single value within, with its path."""
+    """Yield every value that is no object or array, with its path."""
     if isinstance(value, Mapping):
         for key, child in value.items():
             yield from _values(child, (*path, key))
@@ -288,7 +301,7 @@ def _values(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 
 
 def _empty_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every path within of an object without keys."""
+    """Yield the path of every object without keys."""
     if isinstance(value, Mapping) and not value and path:
         yield path
     children = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
@@ -297,7 +310,7 @@ def _empty_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
 
 
 def _changes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], bool]]:
-    """Every path whose key can be left out (True) and whose single value can be changed (False)."""
+    """Yield each change that makes an answer wrong: a path, and whether it is left out (True) or changed (False)."""
     children = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for step, child in children:
         inner = (*path, step)
@@ -314,7 +327,7 @@ def _at(value: Any, path: tuple[Any, ...]) -> Any:
 
 
 def _with(value: Any, path: tuple[Any, ...], other: Any) -> Any:
-    """The value with another one at `path`; what is not on the way is shared."""
+    """Return a copy of the value with `other` at `path`. Only what is on the path is copied."""
     if not path:
         return other
     copy = dict(value) if isinstance(value, Mapping) else list(value)
@@ -332,7 +345,7 @@ def _without(value: Any, path: tuple[Any, ...]) -> Any:
 
 
 def _other(value: Any, far: float, number: int) -> Any:
-    """A value that is wrong in place of this one: out of every tolerance, and another for each `number`."""
+    """Return a wrong value, outside of every tolerance; each `number` gives another one."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, (int, float)):
@@ -340,16 +353,16 @@ def _other(value: Any, far: float, number: int) -> Any:
         return type(value)(value - distance if value < 0 else value + distance)
     if isinstance(value, str):
         return f"{value} (changed{' again' * number})"
-    return number  # in place of null
+    return number  # the value is null
 
 
-def _tells(value: Any) -> bool:
-    """Whether a value that stands somewhere could be recognized."""
+def _is_recognizable(value: Any) -> bool:
+    """Whether the value can be searched for in a text."""
     return not isinstance(value, bool) and value is not None and bool(_forms(value)[0])
 
 
 def _forms(value: Any) -> list[str]:
-    """How a value may be written in a text."""
+    """Return the ways in which a text may show the value."""
     if isinstance(value, str):
         return [value.strip()]
     forms = [f"{value}"]
@@ -361,7 +374,7 @@ def _forms(value: Any) -> list[str]:
 
 
 def _has_word(text: str, word: str) -> bool:
-    """Whether a word, or any text, stands in `text` with no letter or digit right beside it."""
+    """Whether `text` contains `word`, with no letter or digit right before or after it."""
     position = text.find(word) if word else -1
     while position >= 0:
         before, after = text[position - 1 : position], text[position + len(word) : position + len(word) + 2]
@@ -374,12 +387,12 @@ def _has_word(text: str, word: str) -> bool:
     return False
 
 
-def _stands_beside(text: str, path: tuple[Any, ...], value: Any) -> bool:
-    """Whether the value follows its key, as in JSON, YAML or `key = value`."""
+def _follows_key(text: str, path: tuple[Any, ...], value: Any) -> bool:
+    """Whether the text has the value after its key, as in JSON, YAML or `key = value`."""
     key = next((step for step in reversed(path) if isinstance(step, str)), "")
     return any(re.search(rf"{re.escape(key)}\W{{1,8}}{re.escape(form)}(?!\w)", text) for form in _forms(value))
 
 
-def _some(places: Sequence[str]) -> str:
+def _listed(places: Sequence[str]) -> str:
     more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
     return ", ".join(places[:SHOWN]) + more

@@ -1,4 +1,4 @@
-"""The tasks that `check` is about, found as a run would: with its ini file, conftest files and tasks made in code."""
+"""Collects the tasks for `check` as a run does: with the ini file, conftest files and tasks made in code."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Collected:
     grading: ProjectGrading = field(default_factory=lambda: ProjectGrading(hide_expected=False))
     faults: list[Finding] = field(default_factory=list)
     unusable: str | None = None
+    """Why nothing can be checked."""
     rootpath: Path = field(default_factory=Path.cwd)
     env_listed: bool = False
     places: Places = field(default_factory=Places)
@@ -42,12 +43,12 @@ class Collected:
         self.config = early_config
 
     def find_settings_above(self, paths: Sequence[Path]) -> bool:
-        """Whether a named path is, or lies in, a task folder with settings of pytest; each is a fault."""
+        """Whether a named path is in a task folder with settings of pytest. Each of these files is a fault."""
         folders = [folder for path in paths for folder in (path, *path.parents) if looks_like_task(folder)]
         return self._refuse([file for folder in folders for file in settings_of_pytest(folder)])
 
     def find_refused(self) -> bool:
-        """Whether the run of pytest was refused for settings of pytest in task folders; each is a fault."""
+        """Whether pytest refused to run because of its settings in task folders. Each of these files is a fault."""
         if self.config is None:
             return False
         files = self.config.stash.get(refused_key, None)
@@ -88,6 +89,7 @@ class Collected:
 
 
 def collect_tasks(wanted: Sequence[str]) -> Collected:
+    """Return the tasks with these ids and paths; without any, all tasks."""
     paths = [name for name in wanted if Path(name).exists()]
     ids = [utf8_name(name) for name in wanted if name not in paths]
     collected = Collected()
@@ -95,26 +97,26 @@ def collect_tasks(wanted: Sequence[str]) -> Collected:
         return collected  # pytest would apply them before our plugin could refuse
     arguments = ["--collect-only", "-o", "addopts=", "-p", "no:cacheprovider", "--rollout-harness", "default"]
     arguments += ["--rollout-samples", "1", *(paths if not ids else ())]
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         code = pytest.main(arguments, plugins=[collected])
     if collected.find_refused():
         return collected
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.INTERRUPTED):
-        collected.unusable = said.getvalue().strip().removeprefix("ERROR: ") or f"pytest ended with {code!s}"
+        collected.unusable = printed.getvalue().strip().removeprefix("ERROR: ") or f"pytest ended with {code!s}"
         return collected
     if ids:
         _keep(collected, set(ids), [Path(path).resolve() for path in paths])
     if not collected.tasks and not collected.faults and collected.unusable is None:
-        collected.unusable = "no tasks; name some, or write one: python -m pytest_core_rollouts new-task ID"
+        collected.unusable = "no tasks found; name some, or make one: python -m pytest_core_rollouts new-task ID"
     return collected
 
 
 def _keep(collected: Collected, ids: set[str], paths: list[Path]) -> None:
-    """Leave what was named: by an id, or by lying under a path."""
+    """Keep only what was named: by its id, or by a path that contains it."""
     known = collected.tasks.keys() | {fault.task_id.rpartition("/")[2] for fault in collected.faults}
     if unknown := sorted(ids - known - {fault.task_id for fault in collected.faults}):
-        collected.unusable = f"no task and no path {unknown[0]!r}"
+        collected.unusable = f"unknown task {unknown[0]!r}; pass a task's id, or a path that exists"
     for name, task in list(collected.tasks.items()):
         under = task.path is not None and any(task.path.resolve().is_relative_to(path) for path in paths)
         if name not in ids and not under:
@@ -127,7 +129,7 @@ def _keep(collected: Collected, ids: set[str], paths: list[Path]) -> None:
 
 
 def _placed(message: str, path: Path) -> tuple[Path, int, str]:
-    """The file and line that a message begins with, and the rest of it."""
+    """Return the file and the line that a message begins with, and the rest of it."""
     start, _, rest = message.partition(": ")
     name, _, line = start.rpartition(":")
     if line.isdecimal() and Path(name).is_absolute():

@@ -1,4 +1,4 @@
-"""The part of `check` that runs: each solution twice, and an agent that does nothing, on the embedded Core."""
+"""Checks of tasks that run them on the embedded Core: each solution twice, and an agent that does nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_core_rollouts.tasks.task_settings import Network
 from pytest_core_rollouts.text import reward_text
 
 CODES: Final = frozenset(("solution-fails", "solution-unstable", "nop-passes"))
-"""What this part looks for."""
+"""The codes that these checks look for."""
 TIMEOUT: Final = 300.0
 """Seconds for a solution whose task sets no limit."""
 _ORACLE: Final = Agent(harness="oracle")
@@ -28,7 +28,7 @@ _NOP: Final = Agent(harness="nop")
 
 
 def run_findings(tasks: Sequence[Task], grading: Grading, places: Places) -> Iterator[Finding]:
-    """Yield what running the tasks shows. Leave out those that can't run here (`can_run`).
+    """Run the tasks and yield the findings. Every task must be one that `can_run`.
 
     Raises CoreError if no embedded Core can run on this machine.
     """
@@ -62,21 +62,21 @@ def _judge(task: Task, records: Sequence[RolloutRecord]) -> Iterator[Finding]:
     folder = task.path
     solution = None if folder is None else folder / "solution" / "solve.sh"
     if bad := [record for record in solved if record.reward != 1]:
-        yield Finding("solution-fails", task.id, f"the solution {_how(bad[0])}", solution)
-    elif len({_answered(record) for record in solved}) > 1:
-        problem = "the solution gave another answer the second time, both of which earn 1"
+        yield Finding("solution-fails", task.id, f"the solution {_result_text(bad[0])}", solution)
+    elif len({_answer_json(record) for record in solved}) > 1:
+        problem = "the solution gave two different answers, which both earn 1"
         yield Finding("solution-unstable", task.id, problem, solution)
     for record in by_harness["nop"]:
         if record.reward != 0:
-            graded = None if folder is None else folder / "instruction.md"
-            yield Finding("nop-passes", task.id, f"an agent that does nothing {_how(record)}", graded)
+            instruction = None if folder is None else folder / "instruction.md"
+            yield Finding("nop-passes", task.id, f"an agent that does nothing {_result_text(record)}", instruction)
 
 
-def _answered(record: RolloutRecord) -> str:
+def _answer_json(record: RolloutRecord) -> str:
     return json.dumps([record.answer, record.answer_text], sort_keys=True)
 
 
-def _how(record: RolloutRecord) -> str:
+def _result_text(record: RolloutRecord) -> str:
     if record.reward is None:
         return f"could not be graded ({record.status}): {record.error}"
     reasons = [f"{reason['path']} is {json.dumps(reason['answered'], default=str)[:80]}" for reason in record.reasons]

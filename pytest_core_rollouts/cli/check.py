@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_core_rollouts.checking import runs as check_runs
-from pytest_core_rollouts.checking.checks import Finding, Soundness, silenced
+from pytest_core_rollouts.checking.checks import Finding, TaskChecks, apply_silence
 from pytest_core_rollouts.embedded.hidden import hide
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import FINDINGS
@@ -73,10 +73,10 @@ def _findings(collected: Collected, core: str | None, notes: list[str]) -> Itera
     yield from collected.faults
     by_task: dict[str, list[Finding]] = {}
     for task in collected.tasks.values():
-        own = not collected.grading.uses_builtin_grading(task)
-        sound = Soundness(task, collected.grade, own=own, env_listed=collected.env_listed)
-        by_task[task.id] = list(sound.findings())
-    tried = frozenset(FINDINGS) - check_runs.CODES
+        custom = not collected.grading.uses_builtin_grading(task)
+        checks = TaskChecks(task, collected.grade, custom=custom, env_listed=collected.env_listed)
+        by_task[task.id] = list(checks.findings())
+    checked = frozenset(FINDINGS) - check_runs.CODES
     unfinished = {finding.task_id for found in by_task.values() for finding in found if finding.code == "unfinished"}
     runnable = [task for task in collected.tasks.values() if check_runs.can_run(task)]
     runnable = [task for task in runnable if task.id not in unfinished]
@@ -88,7 +88,7 @@ def _findings(collected: Collected, core: str | None, notes: list[str]) -> Itera
         if len(runnable) < len(collected.tasks):
             notes.append(f"{len(collected.tasks) - len(runnable)} not run on the embedded Core")
     for task in collected.tasks.values():
-        yield from silenced(task, by_task[task.id], frozenset(FINDINGS) if task.id in ran else tried)
+        yield from apply_silence(task, by_task[task.id], frozenset(FINDINGS) if task.id in ran else checked)
 
 
 def _embedded(collected: Collected, core: str | None, tasks: Sequence[Task], notes: list[str]) -> Iterable[Finding]:

@@ -107,29 +107,29 @@ class Xfail:
 # Findings of `check` that `silence` can name
 
 UNFINISHED: Final = "TODO(new-task)"
-"""Marks an unfinished part of a scaffold."""
+"""Marks the parts of a scaffold that its author must write."""
 
 FINDINGS: Final = {
     "load": "the task can't be loaded",
     "unfinished": "a part of the scaffold is unfinished",
     "output-path": "the instruction does not name /workspace/outputs/answer.json",
     "key-not-named": "the instruction does not name a key of the expected answer",
-    "nested-key-not-named": "a key further down stands neither in the instruction nor in a file",
-    "answer-in-instruction": "the instruction holds every expected value",
-    "answer-in-file": "one file holds every expected value, or is a copy of the expected answer",
-    "expected-fails": "the expected answer itself does not earn 1",
-    "wrong-answer-passes": "an answer that is wrong earns 1",
+    "nested-key-not-named": "a nested key is neither in the instruction nor in a file",
+    "answer-in-instruction": "the instruction contains every expected value",
+    "answer-in-file": "one file contains every expected value, or is a copy of the expected answer",
+    "expected-fails": "the expected answer does not earn 1",
+    "wrong-answer-passes": "a wrong answer earns 1",
     "grader-fails": "the grader raises, takes too long, or gives no reward",
     "grader-unstable": "the grader gives one answer two rewards",
     "constrains-nothing": "an expected empty object, which every object matches",
     "zero-tolerance": "an expected 0.0 with a relative tolerance: 0 is the only match",
     "env-unlisted": "a variable of this machine that is neither listed in rollout_task_env nor secret",
-    "no-solution": "there is no solution/solve.sh, so nothing shows that the task can be solved",
+    "no-solution": "solution/solve.sh is missing, so nothing shows that the task can be solved",
     "solution-fails": "the solution does not earn 1",
     "solution-unstable": "the solution gives another answer each time",
     "nop-passes": "an agent that does nothing earns a reward",
-    "warning": "something about the task's files will not arrive as it is",
-    "silence-unused": "a finding is silenced but does not occur",
+    "warning": "a file of the task reaches the sandbox changed, or not at all",
+    "silence-unused": "the task silences a finding that was not found",
 }
 """Codes and what they mean."""
 

@@ -28,8 +28,8 @@ def call(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> su
 
 
 @pytest.fixture
-def sound(project: Project) -> Project:
-    """A project with one sound task; its ini asks for what a check must not care about."""
+def correct(project: Project) -> Project:
+    """A project with one correct task; its ini file has settings that `check` must ignore."""
     project.ini("addopts = -n 2 --no-such-option", "rollout_samples = 5", "rollout_core = https://core.example/v1")
     task(project, "sums/a")
     return project
@@ -46,107 +46,105 @@ def task(project: Project, name: str, *, answer: str = "7", solution: str | None
     return folder
 
 
-def test_a_sound_task_passes(sound: Project) -> None:
-    done = call(sound.path, "check")
+def test_check_exits_with_0_for_a_correct_task_and_writes_no_files(correct: Project) -> None:
+    done = call(correct.path, "check")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert done.stderr == "1 task checked: 0 errors, 0 warnings\n"
-    assert not list(sound.path.glob("runs"))
-    assert not list(sound.path.rglob(".pytest_cache"))
+    assert not list(correct.path.glob("runs"))
+    assert not list(correct.path.rglob(".pytest_cache"))
 
 
-def test_a_task_is_found_by_its_id_in_a_locale_without_utf8(sound: Project) -> None:
-    task(sound, "sums/café")
-    done = call(sound.path, "check", "sums/café", env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
+def test_a_task_is_found_by_its_id_in_a_locale_without_utf8(correct: Project) -> None:
+    task(correct, "sums/café")
+    done = call(correct.path, "check", "sums/café", env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert done.stderr == "1 task checked: 0 errors, 0 warnings\n"
 
 
-def test_findings_are_told_as_a_linter_does(sound: Project) -> None:
-    sound.write("tasks/sums/a/instruction.md", "Add up `data.csv`: 100%, all of it.\n")
-    done = call(sound.path, "check", "--core", "none")
+def test_findings_are_printed_in_the_format_of_linters_and_of_github(correct: Project) -> None:
+    correct.write("tasks/sums/a/instruction.md", "Add up `data.csv`: 100%, all of it.\n")
+    done = call(correct.path, "check", "--core", "none")
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
         "tasks/sums/a/instruction.md:1: error: the instruction does not name the key 'answer' [key-not-named]",
         "tasks/sums/a/instruction.md:1: error: the instruction does not name /workspace/outputs/answer.json, "
         "so an agent can't know where to write [output-path]",
     ]
-    done = call(sound.path, "check", "sums/a", "--core", "none", "--format", "github")
+    done = call(correct.path, "check", "sums/a", "--core", "none", "--format", "github")
     assert done.stdout.splitlines()[0] == (
         "::error file=tasks/sums/a/instruction.md,line=1,title=sums/a%3A key-not-named::"
         "the instruction does not name the key 'answer'"
     )
 
 
-def test_a_task_that_can_not_be_loaded(sound: Project) -> None:
-    sound.task("broken", yaml="tags: [a]\ntimeout: 10:00\n")
-    done = call(sound.path, "check", "--core", "none")
+def test_a_task_that_can_not_be_loaded_is_a_finding_with_its_line(correct: Project) -> None:
+    correct.task("broken", yaml="tags: [a]\ntimeout: 10:00\n")
+    done = call(correct.path, "check", "--core", "none")
     assert done.returncode == 1
     (line,) = done.stdout.splitlines()
     assert line.startswith("tasks/broken/task.yaml:2: error: timeout: 10:00 is ambiguous")
     assert line.endswith("[load]")
-    assert call(sound.path, "check", "broken", "--core", "none").returncode == 1
-    assert call(sound.path, "check", "sums/a", "--core", "none").returncode == 0
+    assert call(correct.path, "check", "broken", "--core", "none").returncode == 1
+    assert call(correct.path, "check", "sums/a", "--core", "none").returncode == 0
 
 
-def test_warnings_count_when_asked_to(sound: Project) -> None:
-    shutil.rmtree(sound.path / "tasks/sums/a/solution")
-    done = call(sound.path, "check", "--core", "none")
+def test_warnings_fail_the_check_with_strict(correct: Project) -> None:
+    shutil.rmtree(correct.path / "tasks/sums/a/solution")
+    done = call(correct.path, "check", "--core", "none")
     assert (done.returncode, done.stderr) == (0, "1 task checked: 0 errors, 1 warning\n")
     assert "[no-solution]" in done.stdout
-    assert call(sound.path, "check", "--core", "none", "--strict").returncode == 1
+    assert call(correct.path, "check", "--core", "none", "--strict").returncode == 1
 
 
 @pytest.mark.parametrize("arguments", [("nowhere",), ("sums",)])
-def test_what_is_not_there_can_not_be_checked(sound: Project, arguments: tuple[str, ...]) -> None:
-    done = call(sound.path, "check", *arguments)
+def test_an_unknown_task_is_a_usage_error(correct: Project, arguments: tuple[str, ...]) -> None:
+    done = call(correct.path, "check", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"ERROR: no task and no path {arguments[0]!r}\n"
+    assert done.stderr == f"ERROR: unknown task {arguments[0]!r}; pass a task's id, or a path that exists\n"
 
 
-def test_a_project_without_tasks(project: Project) -> None:
+def test_a_project_without_tasks_is_a_usage_error(project: Project) -> None:
     done = call(project.path, "check")
     assert done.returncode == 2
     assert done.stderr.startswith("ERROR: no tasks: folder ")
 
 
-def test_running_finds_what_reading_does_not(sound: Project) -> None:
-    task(sound, "fails", answer="8")
-    task(sound, "breaks", solution="echo out of luck >&2; exit 3\n")
+def test_running_solutions_and_nop_finds_more_faults(correct: Project) -> None:
+    task(correct, "fails", answer="8")
+    task(correct, "breaks", solution="echo out of luck >&2; exit 3\n")
     task(
-        sound,
+        correct,
         "unstable",
         solution='mkdir -p outputs; echo "{\\"answer\\": 7, \\"at\\": $(date +%s%N)}" >outputs/answer.json\n',
     )
-    folder = task(sound, "lazy")
-    sound.write("tasks/lazy/grader.py", "def grade(answer): return 1.0 if answer.value == {'answer': 7} else 0.1\n")
+    folder = task(correct, "lazy")
+    correct.write("tasks/lazy/grader.py", "def grade(answer): return 1.0 if answer.value == {'answer': 7} else 0.1\n")
     assert folder.is_dir()
-    done = call(sound.path, "check")
-    told = {line.split("/")[1]: line for line in done.stdout.splitlines()}
-    assert told.keys() == {"fails", "breaks", "unstable", "lazy"}, done.stdout
-    assert "the solution earns 0 (completed): answer is 8 [solution-fails]" in told["fails"]
-    assert "exited with status 3: out of luck" in told["breaks"]
-    assert (
-        "the solution gave another answer the second time, both of which earn 1 [solution-unstable]" in told["unstable"]
-    )
-    assert "an agent that does nothing earns 0.1 (completed)" in told["lazy"]
+    done = call(correct.path, "check")
+    found = {line.split("/")[1]: line for line in done.stdout.splitlines()}
+    assert found.keys() == {"fails", "breaks", "unstable", "lazy"}, done.stdout
+    assert "the solution earns 0 (completed): answer is 8 [solution-fails]" in found["fails"]
+    assert "exited with status 3: out of luck" in found["breaks"]
+    assert "the solution gave two different answers, which both earn 1 [solution-unstable]" in found["unstable"]
+    assert "an agent that does nothing earns 0.1 (completed)" in found["lazy"]
     assert done.returncode == 1
 
 
-def test_hooks_and_tasks_made_in_code_are_checked_too(sound: Project) -> None:
-    sound.write(
+def test_tasks_made_in_code_are_checked_with_the_project_s_hook(correct: Project) -> None:
+    correct.write(
         "conftest.py",
         "from pytest_core_rollouts.tasks.task import Task\n"
         "def pytest_rollout_tasks(config):\n"
         "    yield Task(id='made/1', instruction='Say `n` in /workspace/outputs/answer.json', expected={'n': 1})\n"
         "def pytest_rollout_grade(task): return 1.0 if task.id == 'made/1' else None\n",
     )
-    done = call(sound.path, "check", "--core", "none")
+    done = call(correct.path, "check", "--core", "none")
     assert done.returncode == 1
     (line,) = done.stdout.splitlines()
-    assert line.startswith("made/1: error: earns 1: an answer that is missing, an empty object, n left out")
+    assert line.startswith("made/1: error: wrong answers that earn 1: a missing answer, an empty object, n left out")
 
 
-def test_a_scaffold_passes_after_three_edits(project: Project, core: FakeCore) -> None:
+def test_a_scaffold_passes_the_check_after_three_edits(project: Project, core: FakeCore) -> None:
     project.ini()
     made = call(project.path, "new-task", "sql/sums")
     assert made.returncode == 0, made.stderr
@@ -178,15 +176,15 @@ def test_a_scaffold_passes_after_three_edits(project: Project, core: FakeCore) -
 
 
 @pytest.mark.parametrize("name", ["../out", "/abs", "a b", "", "a//b", ".hidden", "sql/build", "x.egg"])
-def test_a_scaffold_needs_a_plain_id(project: Project, name: str) -> None:
+def test_new_task_refuses_an_invalid_id(project: Project, name: str) -> None:
     done = call(project.path, "new-task", name)
     assert done.returncode != 0
     assert "invalid id" in done.stderr
     assert not (project.path / "tasks").exists()
 
 
-def test_a_scaffold_overwrites_nothing(sound: Project) -> None:
-    done = call(sound.path, "new-task", "sums/a")
+def test_new_task_overwrites_nothing(correct: Project) -> None:
+    done = call(correct.path, "new-task", "sums/a")
     assert done.returncode != 0
     assert "already exists" in done.stderr
 

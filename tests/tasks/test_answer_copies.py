@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.checking.checks import Soundness, silenced
+from pytest_core_rollouts.checking.checks import TaskChecks, apply_silence
 from pytest_core_rollouts.tasks.files import InputFile, TaskError
 from pytest_core_rollouts.tasks.task import Task, load_task
 from pytest_core_rollouts.tasks.task_settings import FINDINGS
@@ -80,9 +80,9 @@ def test_tasks_made_in_code_are_held_to_it(tmp_path: Path) -> None:
 def test_a_reason_in_task_yaml_silences_it_for_check_too(tmp_path: Path) -> None:
     place = folder(tmp_path / "t", {"x.json": COPIES["bytes"]}, "silence: {answer-in-file: finding it is the task}\n")
     task = load_task(place, "t")
-    found = list(Soundness(task, lambda task, answer: task.grade(answer)).findings())
+    found = list(TaskChecks(task, lambda task, answer: task.grade(answer)).findings())
     assert [one.message for one in found if one.code == "answer-in-file"] == ["x.json equals the expected answer"]
-    codes = {one.code for one in silenced(task, found, frozenset(FINDINGS))}
+    codes = {one.code for one in apply_silence(task, found, frozenset(FINDINGS))}
     assert codes == {"no-solution", "warning"}  # neither answer-in-file nor silence-unused
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts.checking.checks import Soundness
+from pytest_core_rollouts.checking.checks import TaskChecks
 from pytest_core_rollouts.tasks.files import TaskError
 from pytest_core_rollouts.tasks.strict_yaml import YamlError
 from pytest_core_rollouts.tasks.task import Task
@@ -64,11 +64,11 @@ def test_check_warns_of_what_is_neither_listed_nor_secret() -> None:
     task = Task(id="t", instruction="x", expected={"a": 1}, env={**sources, "MODE": "fast"})
 
     def found(listed: bool) -> list[str]:
-        sound = Soundness(task, lambda task, answer: task.grade(answer), env_listed=listed)
-        return [finding.message for finding in sound.findings() if finding.code == "env-unlisted"]
+        checks = TaskChecks(task, lambda task, answer: task.grade(answer), env_listed=listed)
+        return [finding.message for finding in checks.findings() if finding.code == "env-unlisted"]
 
     [message] = found(listed=False)
-    assert message.startswith("env.URL takes STAGING_URL from this machine and is not masked")
+    assert message.startswith("env.URL reads STAGING_URL from this machine and is not masked")
     assert found(listed=True) == []
 
 
