@@ -1,4 +1,4 @@
-"""The hooks that pytest calls: each hands over to another module.
+"""The hooks that pytest calls. Each calls a function of another module.
 
 What only a session with rollouts needs is imported when rollouts are requested, so that other runs start fast.
 """

@@ -109,7 +109,7 @@ def warn(text: str) -> None:
 
 
 def from_parent(kind: type[CollectorT], parent: pytest.Collector, path: Path) -> CollectorT:
-    """Make a collector whose name and node id are safe to print and to send, whatever the folder is called.
+    """Make a collector with a name and node id that are safe to print and to send, for any name of a folder.
 
     Outside of the root directory, pytest makes node ids relative to what was named on the command line: two tasks would
     share one, and a controller could not find either. So there, too, they are relative to the root directory.

@@ -11,13 +11,13 @@ from pytest_core_rollouts.records.why import shown_why
 from pytest_core_rollouts.text import printable, reward_text
 
 REASONS_SHORT = 12
-"""Places that differ, shown without -vv."""
+"""The most places that are shown without -vv."""
 VALUE_SHORT, VALUE_WHOLE = 160, 10_000
 """Characters of a value shown, without and with -vv."""
 
 
 def explain_wrong(record: RolloutRecord, *, whole: bool = False, hide_expected: bool = False) -> str:
-    """Say why the reward is below 1: each place that differs, with both values, and the notes."""
+    """Return why the reward is below 1: each place that differs, with both values, and the notes."""
     width = VALUE_WHOLE if whole else VALUE_SHORT
     why = shown_why(record, hide_expected=hide_expected)
     lines = [f"reward {reward_text(record.reward or 0.0)}: {why}"]
@@ -39,7 +39,7 @@ def explain_wrong(record: RolloutRecord, *, whole: bool = False, hide_expected: 
 
 
 def explain_fault(record: RolloutRecord) -> str:
-    """Say why there is no reward: what failed, and the ids to look it up."""
+    """Return why there is no reward: what failed, and the ids to look it up."""
     lines = [f"{record.status}, no reward: {printable(record.error or 'no reason given', VALUE_WHOLE)}"]
     lines += [f"note: {printable(note, VALUE_WHOLE)}" for note in record.notes]
     return "\n".join([*lines, _where(record)])

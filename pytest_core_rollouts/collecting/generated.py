@@ -56,7 +56,7 @@ def _check(task: Any) -> None:
 
 
 def _describe_error(error: BaseException, path: Path) -> str:
-    """An exception with the line of the file that it came from."""
+    """Return the exception as text, with the line of the file that it came from."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     where = f" (line {lines[-1]})" if lines else ""
     return f"{type(error).__name__}: {error}{where}"
@@ -80,7 +80,7 @@ class GeneratedTasks(TaskCollector):
         self._check_wanted(wanted - seen)
 
     def _check_wanted(self, missing: frozenset[str]) -> None:
-        """With one file that makes tasks, an id that is neither a folder's nor made here is a mistake."""
+        """Raise CollectError for an unknown id of `--rollout-task`, if this is the only file that makes tasks."""
         settings, rootpath = self.config.stash[settings_key], self.config.rootpath
         unknown = sorted(one for one in missing if find_task(one, settings.roots, rootpath) is None)
         if unknown and task_files(self.config) == [self.path]:

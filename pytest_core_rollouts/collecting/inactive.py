@@ -1,4 +1,4 @@
-"""Tasks in a session without rollouts: nothing is collected from them, and one line names them."""
+"""Tasks in a session without rollouts: nothing is collected from them, and pytest's header names them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_core_rollouts.text import counted
 
 
 def header(config: pytest.Config) -> str | None:
-    """Return the line that says which tasks there are; None in a project without tasks."""
+    """Return the header's line that names the tasks; None in a project without tasks."""
     roots = roots_of(config)
     tasks, patterns = tasks_below(roots), config.getini("norecursedirs")
     left_out = sum(
@@ -29,7 +29,7 @@ def header(config: pytest.Config) -> str | None:
         found.append("tasks made in code")
         places += sources
     where = " ".join(places)
-    return f"rollouts: {' and '.join(found)} in {where}, not asked for; to run: pytest {where}" if found else None
+    return f"rollouts: {' and '.join(found)} in {where}, not requested; to run: pytest {where}" if found else None
 
 
 def shown(path: Path, config: pytest.Config) -> str:
@@ -39,7 +39,7 @@ def shown(path: Path, config: pytest.Config) -> str:
 
 
 def ignore(path: Path, config: pytest.Config) -> bool | None:
-    """Leave out tasks and what agents left."""
+    """Ignore task folders and what agents left."""
     left_out = path.is_dir() and (is_kept(path) or is_task_folder(path, roots_of(config)))
     return True if left_out else None
 
@@ -58,7 +58,7 @@ def directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
 
 
 class InactiveTaskDirectory(pytest.Directory):
-    """A task folder in a session without rollouts: it holds no tests."""
+    """A task folder in a session without rollouts: it contains no tests."""
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         return ()

@@ -1,4 +1,4 @@
-"""Rollouts read from node ids: all that an xdist controller knows of the items that its workers collected."""
+"""Reads rollouts from node ids: an xdist controller knows nothing else about the items that its workers collected."""
 
 from __future__ import annotations
 

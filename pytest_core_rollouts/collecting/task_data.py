@@ -1,7 +1,7 @@
 """Task folders and what agents left are data: pytest imports nothing and applies no settings from them.
 
 Before our plugin is loaded, `pytest tasks/x` has read an ini file in `tasks/x`; the run is refused then too.
-Every run of pytest in any project comes here, so nothing large is imported.
+Every run of pytest in any project imports this module, so it imports little.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ refused_key = pytest.StashKey[list[Path]]()
 
 
 def refusal(file: Path) -> str:
-    """Say what is wrong with a file of pytest's settings in a task folder."""
+    """Return the error for a file of pytest's settings in a task folder."""
     return f"{escaped(str(file))}: a task folder is data and must not configure pytest; remove the file, or move it"
 
 
@@ -77,7 +77,7 @@ def refuse(config: pytest.Config, files: Iterable[Path]) -> None:
 
 
 def problem_of_folder(path: Path) -> str | None:
-    """Why a folder within a tasks root, or a task folder, can't be collected; None if it can."""
+    """Return why a folder within a tasks root, or a task folder, can't be collected; None if it can."""
     if (problem := name_problem(utf8_name(path.name))) is not None:
         return f"{escaped(utf8_name(str(path)))}: {problem}"
     return None

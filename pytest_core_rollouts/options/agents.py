@@ -115,7 +115,7 @@ def _harness_config(text: str) -> tuple[str, str, Any]:
         raise ValueError(f"expected HARNESS:KEY=JSON, got {text!r}")
     harness, key, value = match.groups()
     if harness not in HARNESS_PROTOCOLS or harness in MODELLESS:
-        raise ValueError(f"harness {harness!r} is unknown or takes no parameters")
+        raise ValueError(f"harness {harness!r} is unknown or has no parameters")
     try:
         return harness, key, read_json(value.encode("utf-8", "surrogatepass"), lenient=True)
     except InvalidJSON:

@@ -1,4 +1,4 @@
-"""All options, ini keys and environment variables of a run, checked, as one frozen `Settings`."""
+"""Reads and checks all options, ini keys and environment variables of a run, and returns one frozen `Settings`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """pytest's loop in completion order: rollouts are reported as they finish, not in the order they were collected.
 
 Other tests of the same run come first, in their own order, with their own fixtures and without rollouts in flight: they
-stop clocks, forbid sockets or replace the file system. A rollout in flight would fail for that, and lose its row.
-A rollout that a marker may skip starts only when pytest comes to it.
+stop clocks, forbid sockets or replace the file system. A rollout in flight would fail because of that, and lose its
+row. A rollout that a marker may skip only starts when pytest comes to it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Boundary(pytest.Item):
 
 
 def run_items(session: pytest.Session, run: SessionRun) -> bool | None:
-    """Run all items. Returns None to leave it to pytest's loop, or to that of an xdist worker, which can't reorder."""
+    """Run all items. Returns None to leave them to the loop of pytest, or of an xdist worker, which can't reorder."""
     rollouts = [item for item in session.items if isinstance(item, RolloutItem)]
     if not rollouts or run.is_worker:
         return None
     if session.testsfailed and not session.config.option.continue_on_collection_errors:
-        return None  # pytest's own loop says so and stops
+        return None  # pytest's own loop reports it and stops
     _Loop(session, run).run(rollouts)
     return True
 

@@ -166,5 +166,5 @@ def _terminal(config: pytest.Config, reporter: pytest.TerminalReporter | None) -
 
 
 def _write(terminal: int, text: str) -> None:
-    with suppress(OSError):  # the terminal is gone; pytest will report it
+    with suppress(OSError):  # the terminal was closed; pytest will report it
         os.write(terminal, text.encode())

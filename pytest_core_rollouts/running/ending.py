@@ -1,4 +1,4 @@
-"""The end of a run: sweeps leftover Sessions, makes the table from the JSONL, and prints it all."""
+"""The end of a run: deletes leftover Sessions, summarizes the JSONL, prints the report, writes verdicts to files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_core_rollouts.tasks.matrix import name_rollouts, run_began
 from pytest_core_rollouts.text import one_line
 
 LEAST_SWEEP = 1.5
-"""Seconds for the sweep when a stop has used up its time: enough to find and name what is left."""
+"""Seconds for the sweep if a stop has used up its time: enough to find and name the Sessions that are left."""
 NOT_RUN_LINES = 20
 
 

@@ -20,7 +20,7 @@ from pytest_core_rollouts.tasks.task import Task
 
 
 class ProjectGrading:
-    """Grades each task by the hooks of its folder. `hide_expected`: what the project's code reports is hidden.
+    """Grades each task by the hooks of its folder. `hide_expected`: notes and errors of the project's code are hidden.
 
     Hooks run in threads of this process, because they may use its state. A `grader.py` runs in a worker process.
     """
@@ -56,13 +56,13 @@ class ProjectGrading:
 
 
 def places_of_run(config: pytest.Config, settings: Settings, out: Path, tasks: Iterable[Task]) -> Places:
-    """What no sandbox may show in a run of these tasks that writes `out`."""
+    """Return the paths that sandboxes must hide in a run of these tasks that writes `out`."""
     xml = config.getoption("xmlpath", None)  # of --junitxml, which holds failure texts
     files = [out, settings.report, settings.html, settings.baseline, Path(xml) if xml else None]
     files += [source.path for source in (settings.replay, settings.resume) if source is not None]
     folders = [settings.capture]
     if settings.out is None and settings.resume is None:
-        folders.append(out.parent)  # runs/, which holds nothing but results
+        folders.append(out.parent)  # runs/, which only contains results
     return find_places(
         project_folders(config),
         tasks=[*settings.roots, *(task.path for task in tasks if task.path is not None)],
@@ -72,9 +72,9 @@ def places_of_run(config: pytest.Config, settings: Settings, out: Path, tasks: I
 
 
 def project_folders(config: pytest.Config) -> list[Path]:
-    """Where the project is: `--rootdir` may name another folder than that of its ini file and of its conftest files.
+    """Return the folders of the project: those of pytest's rootdir, its ini file and its conftest files may differ.
 
-    A conftest.py may hold a grader, and tasks made in code have their answers next to it.
+    A conftest.py may contain a grader, and tasks made in code have their answers next to it.
     """
     folders = [config.rootpath, config.invocation_params.dir]
     if config.inipath is not None:

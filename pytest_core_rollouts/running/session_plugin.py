@@ -293,7 +293,7 @@ class SessionPlugin:
             pytest_files.remember_unsolved(cache, sorted(self._unsolved))
 
     def _all_skipped(self, status: int | pytest.ExitCode) -> bool:
-        """Whether all rollouts were skipped and there is a gate: it does not pass then."""
+        """Whether all rollouts were skipped and there is a gate, which does not pass then."""
         return bool(self.run.settings.soft and self.run.agent_tasks and status == pytest.ExitCode.OK)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -40,7 +40,7 @@ from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.text import counted
 
 TICK = 0.2
-"""Seconds between two looks at Ctrl-C while waiting for a rollout."""
+"""Seconds between two checks for Ctrl-C while waiting for a rollout."""
 CONCURRENCY = 4
 RESUMED_ROWS = "resumed"
 """The file that passes the rows of a resumed run to workers."""
@@ -90,9 +90,9 @@ class SessionRun(ResultSource):
         self.engine = Engine.of(parts)
         self._results = self.engine.new_run(self.run_id)
         self.selected: dict[str, tuple[str, Agent, int]] = {}
-        """Task id, agent and sample of every rollout that is to run, by rollout id."""
+        """Task id, agent and sample of every selected rollout, by rollout id."""
         self.agent_tasks: dict[Identity, frozenset[str]] = {}
-        """The task ids of each agent, also of those that are skipped."""
+        """The task ids of each agent, including those of skipped rollouts."""
         self.planned: dict[tuple[str, str], dict[str, int]] = {}
         self.found = NOTHING_LEFT_OUT
         self.resume_plan: Plan | None = None
@@ -102,12 +102,12 @@ class SessionRun(ResultSource):
         self.reported: set[str] = set()
         """Ids of the rollouts that were reported to pytest."""
         self.reused: set[str] = set()
-        """Those among them whose result an earlier session had."""
+        """Ids of those among them whose result comes from an earlier session."""
         self.ready = False
         """Whether rollouts were selected and nothing prevents them from running."""
         self.display: Display | None = None
         self.stop_deadline: float | None = None
-        """When (monotonic) everything must be over, once a stop was requested."""
+        """When (monotonic) the run must have ended; None if no stop was requested."""
         self._submitted: set[str] = set()
         self._assigned = False
         self._stopped: str | None = None
@@ -120,7 +120,7 @@ class SessionRun(ResultSource):
     # ---- before the first rollout
 
     def for_workers(self, folder: Path) -> dict[str, Any]:
-        """What every worker shares with this process, in part by files in `folder`."""
+        """Return what every worker shares with this process, and write the larger parts to files in `folder`."""
         self.core.reserve()
         self.store.mask([self.core.api_key] if self.core.api_key else [])
         self.store.caps.share(folder)
@@ -142,10 +142,10 @@ class SessionRun(ResultSource):
         task_of: Callable[[str], Task | None] = lambda task_id: None,
         found: Collected = NOTHING_LEFT_OUT,
     ) -> None:
-        """Rollouts were selected: make sure of Core, keys and JSONL before the first Session is paid for.
+        """Check everything that the selected rollouts need, such as Core, keys and JSONL, before the first Session.
 
-        `chosen` also holds those that will be skipped. `task_of` returns a task by its id, None if it isn't known here.
-        `found` says what the collection left out. Raises pytest.UsageError.
+        `chosen` also contains those that will be skipped. `task_of` returns a task by its id, None if it isn't known
+        in this process. `found` says what the collection left out. Raises pytest.UsageError.
         """
         self.selected = {self.rollout_id(*one): one for one in selected}
         agents = {agent.slug: agent for agent in self.settings.agents}
@@ -179,12 +179,12 @@ class SessionRun(ResultSource):
             self.preflight_lines += [self.resumed.truncated_tail] if self.resumed.truncated_tail else []
         self._prepare_engine(tasks, places)
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        self.out.touch()  # a run that is killed before its first row can be resumed all the same
+        self.out.touch()  # a run that is killed before its first row can still be resumed
 
     def _load_tasks(self, task_of: Callable[[str], Task | None]) -> dict[str, Task]:
-        """The selected tasks by id. None in a controller without a Core of its own: it runs and grades nothing.
+        """Return the selected tasks by id; none in a controller that does not start a Core.
 
-        There, tasks would be loaded only for this.
+        Such a controller runs and grades nothing, so it would load tasks only for this.
         """
         controls = not self.is_worker and self.config.getoption("dist", "no") != "no"
         if controls and not (self.settings.embedded and self.needs_core):
@@ -212,7 +212,7 @@ class SessionRun(ResultSource):
         self.ready = True
 
     def require_core(self) -> None:
-        """Raise pytest.UsageError if no Core is configured and the run will need one, whatever is collected."""
+        """Raise pytest.UsageError if no Core is configured and every run with these options needs one."""
         if self.settings.replay is None and self.settings.resume is None:
             try:
                 self.core.require()
@@ -226,7 +226,7 @@ class SessionRun(ResultSource):
 
     @property
     def needs_core(self) -> bool:
-        """Whether there is anything to run whose result isn't known already."""
+        """Whether a rollout must run on a Core: its result isn't known already."""
         return self.settings.replay is None and (self.resume_plan is None or self.resume_plan.to_run > 0)
 
     @property
@@ -238,7 +238,7 @@ class SessionRun(ResultSource):
         return self.core.reached or (self.resumed is not None and self.ready and reachable)
 
     def _predict(self, task_id: str, agent: Agent, sample: int, task_of: Callable[[str], Task | None]) -> Verdict:
-        """What will become of a resumed rollout, as far as it is known before the process that runs it decides."""
+        """Return whether a resumed rollout will run again. The process that runs it may know more."""
         assert self.resumed is not None
         task = task_of(task_id)
         return Verdict("run") if task is None else self.resumed.verdict(self.plan(task, agent, sample), marked=False)
@@ -251,15 +251,15 @@ class SessionRun(ResultSource):
     # ---- rollouts
 
     def rollout_id(self, task_id: str, agent: Agent, sample: int) -> str:
-        """The id of a rollout of this run."""
+        """Return the id of a rollout of this run."""
         return make_id(self.run_id, task_id, agent, sample)
 
     def id_of(self, item: RolloutItem) -> str:
-        """The id of the item's rollout."""
+        """Return the id of the item's rollout."""
         return self.rollout_id(item.task.id, item.agent, item.sample)
 
     def plan(self, task: Task, agent: Agent, sample: int, attempt: int = 1) -> Rollout:
-        """A rollout with every setting resolved."""
+        """Return a rollout with every setting resolved."""
         settings = self.settings
         return Rollout(
             task=task,
@@ -276,7 +276,7 @@ class SessionRun(ResultSource):
         )
 
     def submit_assigned(self, items: Sequence[pytest.Item]) -> None:
-        """Start what the controller has assigned to this worker: all of it by the time the first item runs."""
+        """Start all that the controller assigned to this worker, which it did before the first item runs."""
         if self._assigned:
             return
         self._assigned = True
@@ -291,7 +291,7 @@ class SessionRun(ResultSource):
         self.engine.submit_rollouts(rollouts, run=self._results, maybe_finished=self._link.maybe_finished())
 
     def _plan_item(self, item: RolloutItem) -> Rollout:
-        """The item's rollout. Its task is graded by the hooks of its folder from now on."""
+        """Return the item's rollout, and grade its task by the hooks of its folder from now on."""
         self.grading.register(item)
         planned = self.plan(item.task, item.agent, item.sample, item.next_attempt)
         return replace(planned, xfail=item.expected_failure)
@@ -300,7 +300,7 @@ class SessionRun(ResultSource):
         return self.store.masked(text)
 
     def next_done(self) -> Outcome | None:
-        """The next rollout that finished, or None after a tick. Raises RunEnded if none will."""
+        """Return the next outcome, or None after a tick. Raises RunEnded if there will be none."""
         self._tick()
         return self._results.next_outcome(TICK)
 
@@ -341,7 +341,7 @@ class SessionRun(ResultSource):
         return self.settings.concurrency or (1 if self.is_worker else CONCURRENCY)
 
     def state(self) -> State:
-        """How things stand in this process."""
+        """Return the current state of this process."""
         return State(self.engine.in_flight, str(self.engine.limit))
 
     # ---- the end
@@ -367,7 +367,7 @@ class SessionRun(ResultSource):
         self.engine.stop(reason)
 
     def note_stop(self) -> None:
-        """Start the time that a stop may take. Repeating it changes nothing."""
+        """Start the time that a stop may take. A second call changes nothing."""
         self.stop_deadline = self.stop_deadline or time.monotonic() + CANCEL_SECONDS
 
     def close(self) -> None:
@@ -376,14 +376,14 @@ class SessionRun(ResultSource):
 
 
 def _resumed_rows(given: dict[str, Any]) -> Resumed | None:
-    """What the controller read, for a worker."""
+    """Return the rows of a resumed run that the controller passed to this worker."""
     if not given["resumes"]:
         return None
     return Resumed.load(Path(given["folder"]) / RESUMED_ROWS, Path(given["out"]), given["run_id"])
 
 
 def check_pytest_options(config: pytest.Config) -> None:
-    """Raise pytest.UsageError for ways of running tests that rollouts can't be run in."""
+    """Raise pytest.UsageError for options of pytest that don't work with rollouts."""
     if config.getoption("stepwise", False):
         raise pytest.UsageError(
             "--stepwise continues from the first failure in the order of collection, but rollouts finish in another "

@@ -41,7 +41,7 @@ class ShardScheduling:
         self._pending: dict[WorkerController, dict[int, None]] = {}
         self._started: set[WorkerController] = set()
         self._unassigned: dict[int, list[int]] = {}
-        """By shard, what its next worker gets: all of its items, or what one that died has left."""
+        """By shard, what its next worker gets: all items of the shard, or those that a dead worker did not finish."""
 
     @property
     def nodes(self) -> list[WorkerController]:
@@ -80,7 +80,7 @@ class ShardScheduling:
         raise NotImplementedError("items of a shard can't be moved to another")
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Keep what the node had not finished for its replacement. Returns the test that it died in, if no rollout."""
+        """Keep unfinished items for the next worker. Returns the test in which the node died; None for a rollout."""
         self._ids.pop(node, None)
         pending = list(self._pending.pop(node))
         if not pending:
@@ -107,7 +107,7 @@ class ShardScheduling:
     def _start(self, node: WorkerController) -> None:
         assert self.collection is not None
         node_ids = self.collection
-        indices = self._unassigned.pop(shard_of(node), [])  # empty if a worker died after its last item
+        indices = self._unassigned.pop(shard_of(node), [])  # empty if the worker before died after its last item
         indices.sort(key=lambda index: self.is_rollout(node_ids[index]))
         self._started.add(node)
         self._pending[node] = dict.fromkeys(indices)

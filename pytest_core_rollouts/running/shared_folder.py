@@ -32,7 +32,7 @@ class WorkerLink(Protocol):
         """Which of the collected items are this worker's, if the controller assigned them all at once."""
 
     def publish(self, state: State) -> None:
-        """Show how things stand here, now and then."""
+        """Publish the state of this worker, now and then."""
 
     def mark_failed(self, reason: str) -> None:
         """Stop all workers: rows can't be written any more."""
@@ -67,7 +67,7 @@ class SharedFolder:
         self.path = path
         self._held: int | None = None
 
-    # ---- the folder exists as long as one of the processes
+    # ---- the folder exists as long as one of its processes
 
     @classmethod
     def make(cls) -> SharedFolder:
@@ -80,7 +80,7 @@ class SharedFolder:
         return new
 
     def hold(self) -> None:
-        """Keep others from removing the folder while this process lives. Raises OSError if it is gone."""
+        """Keep others from removing the folder while this process lives. Raises OSError if it was removed."""
         self._held = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(self._held, fcntl.LOCK_SH)
 
@@ -149,7 +149,7 @@ class SharedFolder:
         """Return the sum of all workers' states, with what the first one waits for."""
         states = []
         for file in sorted(self.path.glob("*.state")):
-            with suppress(FileNotFoundError):  # the worker has just gone
+            with suppress(FileNotFoundError):  # the worker has just ended
                 states.append(file.read_text(encoding="utf-8").partition(" "))
         waits = [text for _, _, text in states if text]
         others = f" (and {len(waits) - 1} of {len(states) - 1} other workers)" if len(waits) > 1 else ""
@@ -167,8 +167,8 @@ class SharedFolder:
 
 
 def _remove_unless_held(path: Path) -> None:
-    """Remove a folder of ours unless a process holds it. A killed process holds nothing."""
-    with suppress(OSError):  # it is somebody else's, held, or gone
+    """Remove this user's folder unless a process holds it. A killed process holds nothing."""
+    with suppress(OSError):  # another user owns it, a process holds it, or it was removed
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             if os.fstat(folder).st_uid == os.getuid():

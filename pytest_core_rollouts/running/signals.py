@@ -33,7 +33,7 @@ class Signals:
             self._before.setdefault(number, before)
 
     def restore(self) -> None:
-        """Restore the handlers that were there before."""
+        """Restore the handlers from before the first call of `handle`."""
         self._disarm()
         if threading.current_thread() is threading.main_thread():
             for number, before in self._before.items():
@@ -43,7 +43,7 @@ class Signals:
     # ---- what the processes of a run do
 
     def interrupt_pytest(self) -> None:
-        """Make both signals end pytest as Ctrl-C does, also a SIGINT that background jobs inherit as ignored."""
+        """Make both signals end pytest as Ctrl-C does. Background jobs would otherwise ignore SIGINT."""
         self.handle(signal.SIGINT, signal.default_int_handler)
         self.handle(signal.SIGTERM, _interrupt)
 

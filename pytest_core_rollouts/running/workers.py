@@ -1,15 +1,15 @@
-"""What xdist needs: what workers are told, who runs which items, what becomes of a dead worker's rollouts.
+"""Rollouts under xdist: what workers get from the controller, and how a dead worker's rollouts are run again.
 
 By default xdist's own scheduler hands a worker one item at a time. With `--rollout-concurrency M` each worker keeps M
-rollouts in flight, so it has to know its queue beforehand: `ShardScheduling` gives worker k of n the items
+rollouts in flight, so it must know its items before the first one runs: `ShardScheduling` gives worker k of n the items
 `i % n == k` at once.
 
-A worker that dies takes no result with it: rows are on disk before anybody hears of them. The worker that takes over
-reads them, reports what had finished, and runs the rest under the same idempotency keys, so that Core gives back the
-Sessions that exist already. A rollout whose worker died twice is given up as an error.
+If a worker dies, no result is lost: a row is on disk before pytest gets its report. The worker that replaces it reads
+the rows, reports what had finished, and runs the rest with the same idempotency keys, so that the Core returns the
+Sessions that exist already. A rollout whose worker died twice is reported as an error.
 
-What the controller has to tell workers that are busy waiting, and hear nothing, it writes into a folder of theirs, and
-they write there how things stand.
+A worker that waits for a rollout reads no messages of xdist. So the controller writes to a shared folder when workers
+must stop, and each worker writes its state there.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Controller:
 
     @property
     def _sharded(self) -> bool:
-        """Whether workers keep several rollouts in flight, and so have to know their items beforehand."""
+        """Whether workers keep several rollouts in flight, and so must know their items before the first one runs."""
         return self._in_flight > 1
 
     # ---- what workers get
@@ -124,7 +124,7 @@ class Controller:
             reporter.write_line(line)
 
     def _stop(self, reason: str) -> None:
-        """Let the workers end in order, and xdist after them."""
+        """Stop the workers, and xdist after them."""
         self.run.note_stop()
         self.shared.stop(reason, urgent=True)
         distributed: Any = self.run.config.pluginmanager.get_plugin("dsession")
@@ -190,7 +190,7 @@ class Controller:
                     sched.mark_test_pending(crashitem)
 
     def _is_reported(self, rollout_id: str) -> bool:
-        """Whether the rollout was reported to pytest, so that a later crash has nothing to do with it."""
+        """Whether the rollout was reported to pytest, so that a later crash does not concern it."""
         return rollout_id in self.run.reported or rollout_id not in self.run.selected
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
@@ -242,7 +242,7 @@ class Controller:
 
 
 class Worker:
-    """A worker's side: it reads what its controller decides, and notices if the controller is gone.
+    """The worker's side: it reads what its controller decides, and notices if the controller has ended.
 
     While it waits for rollouts, it reads the shared folder itself. Another test may take long: a thread watches then,
     and ends that test by a signal to this process if a signal ends the run.
@@ -251,7 +251,7 @@ class Worker:
     def __init__(self, workerinput: dict[str, Any]) -> None:
         self.name: str = workerinput["workerid"]
         self.shared = SharedFolder(Path(workerinput["rollouts"]["folder"]))
-        with suppress(OSError):  # the controller is gone, and its folder too
+        with suppress(OSError):  # the controller has ended and removed its folder
             self.shared.hold()
         self._controller = os.getppid()
         self._terminated: str | None = None
@@ -268,7 +268,7 @@ class Worker:
             return self._terminated
         if self.is_orphan:
             mute_output()
-            return "the controller is gone"
+            return "the controller has ended"
         return self.shared.stop_reason
 
     def maybe_finished(self) -> Collection[str]:
@@ -287,7 +287,7 @@ class Worker:
         """Publish the state of this worker, now and then."""
         if state != self._published and time.monotonic() >= self._next:
             self._published, self._next = state, time.monotonic() + REDRAW
-            with suppress(OSError):  # the controller is gone, and its folder too
+            with suppress(OSError):  # the controller has ended and removed its folder
                 self.shared.publish(self.name, state)
 
     def terminate(self, reason: str) -> None:
@@ -303,8 +303,10 @@ class Worker:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Watch in a thread while tests run. A thread that outlived pytest-cov's start or end would crash coverage,
-        which would trace it and the main thread as one.
+        """Watch in a thread while tests run.
+
+        The thread must not run when pytest-cov starts or ends: coverage would trace it together with the main thread,
+        and crash.
         """
         if threading.current_thread() is not threading.main_thread():  # signals are only handled there
             return (yield)
@@ -352,12 +354,12 @@ class Worker:
 
     @property
     def is_orphan(self) -> bool:
-        """Whether the controller is gone."""
+        """Whether the controller has ended."""
         return os.getppid() != self._controller
 
 
 def mute_output() -> None:
-    """Discard all output: xdist prints to a connection that is gone.
+    """Discard all output: xdist prints to a connection that is closed.
 
     pytest's capturing restores the streams, so call it again whenever something may be printed.
     """

@@ -92,7 +92,7 @@ def test_several_roots(project: Project) -> None:
     project.task("not-in-a-root")
     listed = ["evals/easy/a/instruction.md::codex-default-0", "evals/hard/b/c/instruction.md::codex-default-0"]
     assert node_ids(project.run("--harness", "codex", "--collect-only", "-q")) == listed
-    assert "rollouts: 2 tasks in evals/easy evals/hard, not asked for; to run: pytest evals/easy evals/hard" in text_of(
+    assert "rollouts: 2 tasks in evals/easy evals/hard, not requested; to run: pytest evals/easy evals/hard" in text_of(
         project.run()
     )
     assert outcomes(project.run("evals/easy", "evals/hard")) == {"passed": 2}

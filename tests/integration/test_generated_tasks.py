@@ -88,7 +88,7 @@ def test_nobody_asked_for_them(sums: Project, core: FakeCore) -> None:
     sums.unit_tests()
     result = sums.run()
     assert outcomes(result) == {"passed": 2}
-    assert "rollouts: tasks made in code in conftest.py, not asked for; to run: pytest conftest.py" in text_of(result)
+    assert "rollouts: tasks made in code in conftest.py, not requested; to run: pytest conftest.py" in text_of(result)
     assert not core.requests
 
 

@@ -71,7 +71,7 @@ def test_tasks_that_nobody_asked_for_are_left_alone(project: Project, core: Fake
     assert result.ret == 0, text_of(result)
     assert outcomes(result) == {"passed": 2}
     assert [line for line in result.outlines if line.startswith("rollouts:")] == [
-        "rollouts: 3 tasks in tasks, not asked for; to run: pytest tasks"
+        "rollouts: 3 tasks in tasks, not requested; to run: pytest tasks"
     ]
     assert "heavy: []" in result.outlines
     assert not core.requests
