@@ -1,3 +1,5 @@
+"""The text of a failed or broken rollout."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -29,7 +31,7 @@ def reason(path: str, expected: Any, answered: Any) -> dict[str, Any]:
     return {"path": path, "expected": expected, "answered": answered}
 
 
-def test_a_wrong_answer() -> None:
+def test_a_wrong_answer_is_explained_by_each_difference() -> None:
     reasons = [
         reason("total", 3, "3"),
         reason("rows[1]", {"a": None}, MISSING),
@@ -51,17 +53,17 @@ def test_a_wrong_answer() -> None:
     ]
 
 
-def test_a_text_that_looks_like_ours_is_quoted() -> None:
+def test_an_answered_text_is_quoted() -> None:
     assert 'answered "(a)"' in explain_wrong(record(reasons=[reason("x", "(b)", "(a)")]))
 
 
-def test_expected_values_hidden() -> None:
+def test_expected_values_can_be_hidden() -> None:
     text = explain_wrong(record(reasons=[reason("x", "canary", "other")]), hide_expected=True, whole=True)
     assert "canary" not in text
     assert 'x:\n    answered "other"' in text
 
 
-def test_a_fraction_a_timeout_and_the_agents_own_failure() -> None:
+def test_partial_rewards_timeouts_and_failures_of_the_agent_are_explained() -> None:
     assert explain_wrong(record(reward=0.25)).startswith("reward 0.25: the grader gave 0.25\n[")
     timeout = explain_wrong(record(status="timeout", settings={"timeout": 900.0}))
     assert timeout.startswith("reward 0: over the limit of 900 s\n[")
@@ -69,12 +71,12 @@ def test_a_fraction_a_timeout_and_the_agents_own_failure() -> None:
     assert failed.startswith("reward 0: the Turn failed: context_length_exceeded\n[")
 
 
-def test_notes_and_what_was_written_instead() -> None:
+def test_notes_and_an_invalid_answer_are_shown() -> None:
     text = explain_wrong(record(notes=["not valid JSON: line 1"], answer_text="```json\n{}"))
     assert text.startswith("reward 0: not valid JSON: line 1\nthe agent wrote: ```json\\n{}\n[")
 
 
-def test_long_accounts_are_cut_unless_all_is_wanted() -> None:
+def test_long_texts_are_cut_unless_whole_is_set() -> None:
     long = record(reasons=[reason(f"k{number}", "e" * 500, number) for number in range(50)])
     short, whole = explain_wrong(long), explain_wrong(long, whole=True)
     assert "... and 38 more; -vv shows all" in short
@@ -85,7 +87,7 @@ def test_long_accounts_are_cut_unless_all_is_wanted() -> None:
     assert "e" * 500 in whole
 
 
-def test_a_fault() -> None:
+def test_an_infrastructure_error_is_explained_with_ids() -> None:
     text = explain_fault(
         record(status="error", reward=None, error="POST /agents/sessions: HTTP 500\x07", notes=["attempt 1: HTTP 500"])
     )
@@ -109,11 +111,11 @@ def test_a_fault() -> None:
         ("e\u0301", "e\u0301"),
     ],
 )
-def test_printable(text: str, shown: str) -> None:
+def test_printable_escapes_what_a_terminal_must_not_get(text: str, shown: str) -> None:
     assert printable(text, 100) == shown
     printable(text, 100).encode("utf-8")
 
 
-def test_printable_cuts_what_is_long() -> None:
+def test_printable_cuts_long_texts() -> None:
     assert printable("x" * 1000, 1000) == "x" * 1000
     assert printable("x" * 1001, 1000) == "x" * 1000 + "... (1,001 characters)"

@@ -8,7 +8,7 @@ from tests.integration.conftest import Project, node_ids, outcomes, usage_error
 from tests.support.fake_core import FakeCore
 
 
-def test_two_that_differ_in_their_instructions_alone(project: Project, core: FakeCore) -> None:
+def test_agents_that_only_differ_in_instructions_are_two_agents(project: Project, core: FakeCore) -> None:
     project.task()
     project.write("agents/terse.yaml", "harness: codex\nmodel: m\ninstructions: Be terse.\n")
     project.write("agents/careful.yaml", "harness: codex\nmodel: m\ninstructions: |\n  Check twice.\n  Then answer.\n")
@@ -29,14 +29,16 @@ def test_two_that_differ_in_their_instructions_alone(project: Project, core: Fak
     assert {"terse", "careful"} <= heads
 
 
-def test_files_beside_options(project: Project) -> None:
+def test_agent_files_can_be_combined_with_options(project: Project) -> None:
     project.task()
     project.write("terse.yaml", "harness: codex\nname: short and sweet")
     listed = node_ids(project.run("--rollout-agent", "terse.yaml", "--harness", "mcode", "--collect-only", "-q"))
     assert [line.rpartition("::")[2][:15] for line in listed] == ["short-and-sweet", "mcode-default-0"]
 
 
-def test_a_provider_of_its_own(project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_file_can_name_its_own_provider_and_key(
+    project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OWN_KEY", "own-key-55aa55aa")
     monkeypatch.setenv("MODEL_API_KEY", "model-key-77bb77bb")
     project.task()
@@ -76,7 +78,7 @@ def test_a_provider_of_its_own(project: Project, core: FakeCore, monkeypatch: py
     assert b"model-key" not in rows
 
 
-def test_a_name_that_is_taken_twice(project: Project) -> None:
+def test_two_agents_with_one_name_are_a_usage_error(project: Project) -> None:
     project.task()
     project.write("a.yaml", "name: codex-default")
     line = usage_error(project.run("--rollout-agent", "a.yaml", "--harness", "codex"))

@@ -43,12 +43,12 @@ MERGES = pytest.mark.skipif(pytest.version_tuple < (9,), reason="pytest 8 loses 
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_what_is_collected(mixed: Project, args: tuple[str, ...], expected: list[str]) -> None:
+def test_options_and_paths_decide_what_is_collected(mixed: Project, args: tuple[str, ...], expected: list[str]) -> None:
     assert node_ids(mixed.run("--collect-only", "-q", *args)) == expected
 
 
 @pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
-def test_what_is_named_twice_runs_once(mixed: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_a_path_that_is_named_twice_runs_once(mixed: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     result = mixed.run("--keep-duplicates", "tests", "tests", "tasks/a", "tasks/a", *workers)
     assert outcomes(result)["passed"] == 5, text_of(result)  # other tests are pytest's business
     assert result.ret == 0
@@ -61,14 +61,14 @@ def test_an_option_without_a_path_runs_the_tasks_and_nothing_else(mixed: Project
     assert len(core.sessions) == 4
 
 
-def test_so_do_its_workers(mixed: Project, core: FakeCore) -> None:
+def test_an_option_without_a_path_runs_only_the_tasks_with_workers(mixed: Project, core: FakeCore) -> None:
     result = mixed.run_apart("--harness", "codex", "--samples", "2", "-n", "2")
     assert outcomes(result) == {"passed": 4}, text_of(result)
     assert len(core.sessions) == 4
     assert len(mixed.results) == 1
 
 
-def test_workers_leave_alone_what_their_controller_does(mixed: Project, core: FakeCore) -> None:
+def test_workers_run_no_tasks_that_their_controller_was_not_asked_for(mixed: Project, core: FakeCore) -> None:
     """Workers get testpaths as arguments; that does not mean that somebody named the tasks."""
     mixed.ini("testpaths = tests tasks")
     result = mixed.run_apart("-n", "2")
@@ -76,7 +76,7 @@ def test_workers_leave_alone_what_their_controller_does(mixed: Project, core: Fa
     assert not core.sessions
 
 
-def test_the_ini_file_may_say_that_tasks_run_wherever_they_are_collected(mixed: Project, core: FakeCore) -> None:
+def test_the_ini_key_rollout_run_runs_every_collected_task(mixed: Project, core: FakeCore) -> None:
     mixed.ini("rollout_run = true", "rollout_harness = codex")
     assert outcomes(mixed.run()) == {"passed": 4}
     mixed.ini("testpaths = tests", "rollout_run = true")
@@ -84,7 +84,7 @@ def test_the_ini_file_may_say_that_tasks_run_wherever_they_are_collected(mixed: 
     assert len(core.sessions) == 2
 
 
-def test_several_roots(project: Project) -> None:
+def test_tasks_are_found_below_several_roots(project: Project) -> None:
     project.ini("rollout_tasks = evals/easy evals/hard", "testpaths = tests")
     project.unit_tests()
     for name in ("easy/a", "hard/b/c"):
@@ -99,7 +99,7 @@ def test_several_roots(project: Project) -> None:
     assert sorted(record["task"] for record in project.records) == ["a", "b/c"]  # in the order in which they finish
 
 
-def test_two_tasks_of_one_folder_name_in_different_places(project: Project) -> None:
+def test_tasks_with_the_same_folder_name_have_different_ids(project: Project) -> None:
     project.ini("rollout_tasks = suite")
     for name in ("a/sum", "b/sum"):
         project.task(name, root="suite", expected={"x": 7})  # the table names tasks that are not solved
@@ -110,7 +110,7 @@ def test_two_tasks_of_one_folder_name_in_different_places(project: Project) -> N
     assert {"a/sum", "b/sum"} <= {cell.strip() for line in result.outlines for cell in line.split("|")}
 
 
-def test_two_roots_may_not_hold_tasks_of_one_id(project: Project, core: FakeCore) -> None:
+def test_the_same_task_id_below_two_roots_is_a_collection_error(project: Project, core: FakeCore) -> None:
     project.ini("rollout_tasks = one two")
     for root in ("one", "two"):
         project.task("sum", root=root)
@@ -123,7 +123,9 @@ def test_two_roots_may_not_hold_tasks_of_one_id(project: Project, core: FakeCore
 
 
 @pytest.mark.parametrize("options", [(), ("--harness", "default")], ids=["path", "path and option"])
-def test_a_task_outside_every_root(project: Project, core: FakeCore, options: tuple[str, ...]) -> None:
+def test_a_task_outside_every_root_runs_if_it_is_named(
+    project: Project, core: FakeCore, options: tuple[str, ...]
+) -> None:
     project.task("mine", root="elsewhere", files={"test_x.py": "raise SystemExit('imported')"})
     result = project.run_apart("elsewhere/mine", *options)
     assert outcomes(result) == {"passed": 1}, text_of(result)
@@ -131,14 +133,16 @@ def test_a_task_outside_every_root(project: Project, core: FakeCore, options: tu
     assert outcomes(project.run("elsewhere/mine/instruction.md::default-default-0")) == {"passed": 1}
 
 
-def test_a_task_outside_the_rootdir(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_task_outside_the_rootdir_runs_if_it_is_named(
+    project: Project, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     outside = tmp_path_factory.mktemp("outside")
     project.ini()
     project.task("mine", root=str(outside))
     assert outcomes(project.run(str(outside / "mine"), "--rootdir", str(project.path))) == {"passed": 1}
 
 
-def test_without_any_root_there_is_nothing_to_run(project: Project) -> None:
+def test_an_option_without_any_tasks_folder_is_a_usage_error(project: Project) -> None:
     project.unit_tests()
     assert "no tasks" in usage_error(project.run("--harness", "codex"))
     assert outcomes(project.run("tests", "--harness", "codex")) == {"passed": 2}
@@ -154,7 +158,7 @@ INSIDE = [
 
 
 @pytest.mark.parametrize("argument", INSIDE)
-def test_what_lies_in_a_task_is_refused(project: Project, argument: str) -> None:
+def test_a_path_inside_a_task_is_a_usage_error(project: Project, argument: str) -> None:
     project.task(
         "a", files={"test_x.py": "raise SystemExit('imported')", "conftest.py": "raise SystemExit('imported')"}
     )
@@ -164,7 +168,7 @@ def test_what_lies_in_a_task_is_refused(project: Project, argument: str) -> None
     )
 
 
-def test_so_it_is_from_within(project: Project) -> None:
+def test_pytest_run_inside_a_task_imports_nothing_of_it(project: Project) -> None:
     """Even where the files look like a project, or a task, of their own."""
     files = {
         "conftest.py": "raise SystemExit('imported')",
@@ -180,7 +184,7 @@ def test_so_it_is_from_within(project: Project) -> None:
     assert "is inside a task folder" in usage_error(project.run_apart(cwd=folder / "files"))
 
 
-def test_links(project: Project, core: FakeCore) -> None:
+def test_linked_tasks_run_once_and_loops_end(project: Project, core: FakeCore) -> None:
     project.task("t1")
     project.task("outside", root="elsewhere")
     tasks = project.path / "tasks"
@@ -195,7 +199,7 @@ def test_links(project: Project, core: FakeCore) -> None:
     assert f"{tasks / 't3'} is left out: it is a link to {tasks / 't1'}, which is collected there" in text_of(result)
 
 
-def test_a_link_that_is_named_is_a_task_of_its_own(project: Project) -> None:
+def test_a_link_to_a_task_that_is_named_is_another_task(project: Project) -> None:
     project.task("t1")
     (project.path / "tasks/t3").symlink_to("t1")
     assert outcomes(project.run("tasks/t3", "tasks/t1")) == {"passed": 2}
@@ -226,7 +230,9 @@ def test_three(shared): log.append(3)
     assert "log: ['up', 1, 2, 3, 'down']" in text_of(result)
 
 
-def test_a_project_reached_through_a_link(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_project_that_is_reached_through_a_link_runs(
+    project: Project, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     project.task("a")
     link = tmp_path_factory.mktemp("links") / "project"
     link.symlink_to(project.path)

@@ -28,7 +28,7 @@ def baseline(project: Project) -> None:
 
 @pytest.mark.usefixtures("baseline")
 @pytest.mark.parametrize("workers", [(), ("-n2",)])
-def test_a_drop_fails_and_what_could_be_seen_is_said_before_and_after(
+def test_a_drop_fails_and_the_detectable_change_is_shown_before_and_after(
     project: Project, core: FakeCore, workers: tuple[str, ...]
 ) -> None:
     answering(core, **{name: [WRONG] * 4 for name in "abcde"})
@@ -49,7 +49,7 @@ def test_a_drop_fails_and_what_could_be_seen_is_said_before_and_after(
 
 
 @pytest.mark.usefixtures("baseline")
-def test_noise_passes_and_only_what_was_selected_is_compared(project: Project, core: FakeCore) -> None:
+def test_noise_passes_and_only_selected_tasks_are_compared(project: Project, core: FakeCore) -> None:
     answering(core, a=[WRONG])
     result = project.run("tasks", "--samples", "4", *GATE, "--rollout-report", "r.md")
     assert result.ret == 0, text_of(result)
@@ -64,7 +64,9 @@ def test_noise_passes_and_only_what_was_selected_is_compared(project: Project, c
 
 @pytest.mark.usefixtures("baseline")
 @pytest.mark.parametrize("workers", [(), ("-n2",)])
-def test_new_changed_gone_and_skipped_tasks(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_new_changed_removed_and_skipped_tasks_are_named(
+    project: Project, core: FakeCore, workers: tuple[str, ...]
+) -> None:
     project.task("new")
     shutil.rmtree(project.path / "tasks/b")
     project.write("tasks/c/expected.json", '{"x": 1, "y": 2}')
@@ -80,7 +82,7 @@ def test_new_changed_gone_and_skipped_tasks(project: Project, core: FakeCore, wo
 
 
 @pytest.mark.usefixtures("baseline")
-def test_what_did_not_run_leaves_the_gate_open_until_a_resume_ran_it(project: Project, core: FakeCore) -> None:
+def test_the_gate_is_undecided_until_a_resume_has_run_every_task(project: Project, core: FakeCore) -> None:
     answering(core, **{name: [BROKEN] * 4 for name in "abcde"})
     stopped = ("tasks", "--samples", "4", "-x", "--rollout-concurrency", "1", "--rollout-retries", "0", *GATE)
     result = project.run(*stopped, "--rollout-out", "now.jsonl")
@@ -95,7 +97,7 @@ def test_what_did_not_run_leaves_the_gate_open_until_a_resume_ran_it(project: Pr
 
 
 @pytest.mark.usefixtures("baseline")
-def test_a_task_that_is_lost_is_told_even_where_the_mean_is_the_same(project: Project, core: FakeCore) -> None:
+def test_the_gate_lost_fails_and_names_a_task_that_no_longer_passes(project: Project, core: FakeCore) -> None:
     answering(core, a=[WRONG] * 4)
     result = project.run("tasks", "--samples", "4", "--rollout-gate", "lost<=0", *MAIN)
     assert result.ret == 1
@@ -103,7 +105,7 @@ def test_a_task_that_is_lost_is_told_even_where_the_mean_is_the_same(project: Pr
 
 
 @pytest.mark.usefixtures("baseline")
-def test_without_a_gate_the_baseline_is_shown_and_decides_nothing(project: Project, core: FakeCore) -> None:
+def test_without_a_gate_the_baseline_is_only_shown(project: Project, core: FakeCore) -> None:
     answering(core, **{name: [WRONG] * 4 for name in "abcde"})
     result = project.run("tasks", "--samples", "4", *MAIN, "--rollout-gate", "none")
     assert result.ret == 0
@@ -112,7 +114,7 @@ def test_without_a_gate_the_baseline_is_shown_and_decides_nothing(project: Proje
 
 
 @pytest.mark.usefixtures("baseline")
-def test_the_file_may_be_both_baseline_and_output(project: Project, core: FakeCore) -> None:
+def test_one_file_can_be_baseline_and_output(project: Project, core: FakeCore) -> None:
     answering(core, **{name: [WRONG] * 4 for name in "abcde"})
     result = project.run("tasks", "--samples", "4", *GATE, "--rollout-out", "main.jsonl")
     assert result.ret == 1
@@ -120,7 +122,7 @@ def test_the_file_may_be_both_baseline_and_output(project: Project, core: FakeCo
 
 
 @pytest.mark.usefixtures("baseline")
-def test_an_agent_that_the_baseline_does_not_have_is_a_usage_error(project: Project, core: FakeCore) -> None:
+def test_an_agent_that_is_missing_in_the_baseline_is_a_usage_error(project: Project, core: FakeCore) -> None:
     created = len(core.sessions)
     result = project.run_apart("tasks", *GATE, "--harness", "codex", "--harness", "default")
     assert usage_error(result).endswith("main.jsonl has no results of codex/default; it has default")
@@ -128,13 +130,13 @@ def test_an_agent_that_the_baseline_does_not_have_is_a_usage_error(project: Proj
 
 
 @pytest.mark.usefixtures("baseline")
-def test_a_single_agent_is_compared_with_the_single_one_there(project: Project) -> None:
+def test_the_only_agent_is_compared_with_the_only_agent_of_the_baseline(project: Project) -> None:
     result = project.run("tasks", *GATE, "--harness", "codex")
     assert result.ret == 0
     assert gate_lines(result)[-1].startswith("gate baseline: passed: mean reward 1.000 -> 1.000 over 5 tasks")
 
 
-def test_two_prompts_of_one_run_are_compared(project: Project, core: FakeCore) -> None:
+def test_two_agents_of_one_run_are_compared(project: Project, core: FakeCore) -> None:
     for name in "abcdef":
         project.task(name)
     for prompt in ("long", "short"):
@@ -152,7 +154,7 @@ def _answer_if(right: bool) -> Script:
 
 @pytest.mark.usefixtures("baseline")
 @pytest.mark.parametrize("workers", [(), ("-n2",)])
-def test_what_changed_or_is_expected_to_fail_is_not_counted_beforehand(
+def test_changed_tasks_and_xfails_do_not_count_for_the_detectable_change(
     project: Project, workers: tuple[str, ...]
 ) -> None:
     project.write("tasks/a/instruction.md", "Something else.")
@@ -164,7 +166,7 @@ def test_what_changed_or_is_expected_to_fail_is_not_counted_beforehand(
 
 @pytest.mark.usefixtures("baseline")
 @pytest.mark.parametrize("workers", [(), ("-n2",)])
-def test_a_gate_that_could_compare_nothing_is_refused_before_the_first_session(
+def test_a_gate_that_can_compare_nothing_is_a_usage_error(
     project: Project, core: FakeCore, workers: tuple[str, ...]
 ) -> None:
     project.write("tasks/a/instruction.md", "Something else.")

@@ -31,7 +31,9 @@ def not_run(text: str) -> int:
 
 
 @pytest.mark.parametrize("workers", WORKERS, ids=len)
-def test_tokens(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_no_rollout_starts_after_the_limit_of_tokens(
+    project: Project, core: FakeCore, workers: tuple[str, ...]
+) -> None:
     project.task("a")
     spending(core, 100, 0.2)
     cap = ("--samples", "20", "--rollout-max-tokens", "500")
@@ -54,7 +56,7 @@ def test_tokens(project: Project, core: FakeCore, workers: tuple[str, ...]) -> N
 
 
 @pytest.mark.parametrize("workers", WORKERS, ids=len)
-def test_time(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_no_rollout_starts_after_the_limit_of_time(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     project.task("a")
     spending(core, None, 1.5)
     result = project.run_apart(
@@ -69,7 +71,7 @@ def test_time(project: Project, core: FakeCore, workers: tuple[str, ...]) -> Non
     assert "stopped: --rollout-max-time 6 (seconds) is reached" in text
 
 
-def test_a_gate_is_undecided(project: Project, core: FakeCore) -> None:
+def test_a_gate_is_undecided_after_a_limit_is_reached(project: Project, core: FakeCore) -> None:
     project.task("a")
     spending(core, 100)
     result = project.run(
@@ -81,7 +83,7 @@ def test_a_gate_is_undecided(project: Project, core: FakeCore) -> None:
     assert "undecided" in text_of(result)
 
 
-def test_a_cap_that_leaves_nothing_out_changes_nothing(project: Project, core: FakeCore) -> None:
+def test_a_limit_that_is_reached_by_the_last_rollout_changes_nothing(project: Project, core: FakeCore) -> None:
     project.task("a")
     spending(core, 100)
     result = project.run("tasks", "--samples", "3", "--rollout-max-tokens", "300", "--rollout-concurrency", "3")
@@ -89,7 +91,7 @@ def test_a_cap_that_leaves_nothing_out_changes_nothing(project: Project, core: F
     assert "stopped:" not in text_of(result)
 
 
-def test_unknown_usage_is_told(project: Project, core: FakeCore) -> None:
+def test_attempts_with_unknown_usage_are_counted_and_reported(project: Project, core: FakeCore) -> None:
     project.task("a")
     spending(core, None)
     result = project.run("tasks", "--samples", "3", "--rollout-max-tokens", "10")
@@ -99,7 +101,7 @@ def test_unknown_usage_is_told(project: Project, core: FakeCore) -> None:
 
 
 @pytest.mark.parametrize("workers", WORKERS, ids=len)
-def test_attempts_that_were_spoiled_count_too(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_tokens_of_failed_attempts_count(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     """Each rollout takes two attempts, of which its row tells the second's tokens alone."""
     project.task("a")
     usage = {"input_tokens": 95, "output_tokens": 5, "total_tokens": 100}
@@ -116,7 +118,7 @@ def test_attempts_that_were_spoiled_count_too(project: Project, core: FakeCore, 
     assert len(project.records) <= 10, "the rows alone would not have reached it"
 
 
-def test_what_never_got_a_session_spent_nothing(project: Project, core: FakeCore) -> None:
+def test_a_rollout_without_a_session_has_no_unknown_usage(project: Project, core: FakeCore) -> None:
     project.task("a")
     core.fault = lambda request: Fault(status=400) if request.route == "create" else None
     result = project.run("tasks", "--samples", "3", "--rollout-max-tokens", "10")
@@ -124,7 +126,7 @@ def test_what_never_got_a_session_spent_nothing(project: Project, core: FakeCore
     assert "usage is unknown" not in text_of(result)
 
 
-def test_a_resumed_run_may_spend_as_much_again(project: Project, core: FakeCore) -> None:
+def test_a_resumed_run_has_the_whole_limit_again(project: Project, core: FakeCore) -> None:
     project.task("a")
     spending(core, 100)
     args = ("tasks", "--samples", "6", "--rollout-max-tokens", "300", "--rollout-concurrency", "1")
@@ -136,7 +138,7 @@ def test_a_resumed_run_may_spend_as_much_again(project: Project, core: FakeCore)
     assert len(core.sessions) == 6
 
 
-def test_items_that_wait_for_a_marker_are_named_too(project: Project, core: FakeCore) -> None:
+def test_rollouts_with_a_skip_condition_are_named_as_not_run(project: Project, core: FakeCore) -> None:
     project.task("a")
     project.task("b")
     spending(core, 100)
@@ -163,6 +165,6 @@ def test_items_that_wait_for_a_marker_are_named_too(project: Project, core: Fake
         (("--rollout-max-tokens", "0"), "--rollout-max-tokens: expected a positive integer, got '0'"),
     ],
 )
-def test_what_is_no_cap_is_a_usage_error(project: Project, args: tuple[str, ...], error: str) -> None:
+def test_an_invalid_limit_is_a_usage_error(project: Project, args: tuple[str, ...], error: str) -> None:
     project.task("a")
     assert error in usage_error(project.run("tasks", *args))

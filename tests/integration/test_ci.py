@@ -19,7 +19,9 @@ def page(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
-def test_the_report_is_appended_to_the_page_once(project: Project, page: Path, workers: tuple[str, ...]) -> None:
+def test_the_report_is_appended_once_to_the_page_of_a_github_job(
+    project: Project, page: Path, workers: tuple[str, ...]
+) -> None:
     project.task()
     args = ("--samples", "2", "--rollout-gate", "mean>=0.5", "--rollout-report", "report.md", *workers)
     assert project.run("tasks", *args).ret == 0
@@ -28,14 +30,14 @@ def test_the_report_is_appended_to_the_page_once(project: Project, page: Path, w
     assert report.count("gate mean") == 1
 
 
-def test_a_page_without_a_report_of_ones_own(project: Project, page: Path, core: FakeCore) -> None:
+def test_the_page_is_written_without_an_option_for_a_report(project: Project, page: Path, core: FakeCore) -> None:
     core.script = lambda body: Script(answer=WRONG)
     project.task()
     assert project.run("tasks").ret == 1
     assert " 0.000 |" in page.read_text()
 
 
-def test_nothing_is_written_where_nothing_ran(project: Project, page: Path) -> None:
+def test_the_page_is_unchanged_if_no_rollout_ran(project: Project, page: Path) -> None:
     project.task()
     project.unit_tests()
     assert outcomes(project.run("tests")) == {"passed": 2}
@@ -43,7 +45,7 @@ def test_nothing_is_written_where_nothing_ran(project: Project, page: Path) -> N
     assert page.read_text() == "of an earlier step\n"
 
 
-def test_a_page_that_cannot_be_written_costs_no_row_and_is_no_success(
+def test_a_page_that_can_not_be_written_fails_the_run_and_loses_no_row(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.path / "missing" / "summary.md"))
@@ -74,7 +76,7 @@ def test_junit_has_the_properties_of_each_rollout(project: Project, core: FakeCo
     assert (found["2"]["status"], found["2"]["reward"]) == ("failed", "None")
 
 
-def test_nothing_follows_the_table_and_the_paths(project: Project, core: FakeCore) -> None:
+def test_the_output_ends_with_the_table_and_the_paths(project: Project, core: FakeCore) -> None:
     core.script = lambda body: Script(answer=WRONG)
     project.task()
     lines = project.run("tasks", "--samples", "2", "-rA", "--rollout-report", "report.md").outlines

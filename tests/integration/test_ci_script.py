@@ -85,7 +85,7 @@ VERDICTS = {
 }
 
 
-def test_a_job_that_goes_by_exit_codes(project: Project, core: FakeCore) -> None:
+def test_a_shell_script_of_a_ci_job_can_rely_on_exit_codes(project: Project, core: FakeCore) -> None:
     for name in ("a", "b", "shy"):
         project.task(name)
     project.write("tests/test_unit.py", "def test_one():\n    assert False\n")

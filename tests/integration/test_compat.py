@@ -100,14 +100,16 @@ BASE = {"passed": 4, "failed": 1}
 
 @pytest.mark.parametrize("way", WAYS, ids=len)
 @pytest.mark.parametrize("limit", ["--timeout=1", "-otimeout=1"])
-def test_a_limit_for_tests_is_none_for_rollouts_that_wait(beside: Beside, limit: str, way: tuple[str, ...]) -> None:
+def test_the_limit_of_pytest_timeout_does_not_apply_to_rollouts(
+    beside: Beside, limit: str, way: tuple[str, ...]
+) -> None:
     result = beside.run(limit, *way)
     assert outcomes(result) == BASE, text_of(result)
     assert "Timeout" not in text_of(result)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=len)
-def test_faults_alone_run_again(beside: Beside, way: tuple[str, ...]) -> None:
+def test_pytest_rerunfailures_runs_infrastructure_errors_again(beside: Beside, way: tuple[str, ...]) -> None:
     result = beside.run("--reruns", "2", "--rollout-retries", "0", *way)
     assert {key: count for key, count in outcomes(result).items() if key != "rerun"} == BASE, text_of(result)
     assert beside.started == {"right": 1, "wrong": 1, "mended": 2}
@@ -122,7 +124,7 @@ def test_faults_alone_run_again(beside: Beside, way: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=len)
-def test_a_wrong_answer_is_told_again_and_never_run_again(beside: Beside, way: tuple[str, ...]) -> None:
+def test_pytest_rerunfailures_does_not_run_wrong_answers_again(beside: Beside, way: tuple[str, ...]) -> None:
     """Each rerun is the row once more, unless wrong answers are left out."""
     told = beside.run("--reruns", "2", *way)
     assert outcomes(told) == {**BASE, "rerun": 2}, text_of(told)
@@ -151,7 +153,9 @@ def pytest_runtest_logreport(report):
 
 @pytest.mark.parametrize("way", WAYS[1:], ids=len)
 @pytest.mark.parametrize("dies", ["tasks/right/", "::test_one"])
-def test_a_crash_runs_again_once(beside: Beside, way: tuple[str, ...], dies: str) -> None:
+def test_a_rollout_whose_worker_crashed_runs_again_once_with_pytest_rerunfailures(
+    beside: Beside, way: tuple[str, ...], dies: str
+) -> None:
     """pytest-rerunfailures queues anew what killed its worker, too."""
     beside.project.write("conftest.py", DIES.format(task=dies))
     result = beside.run("--reruns", "2", "--only-rerun", "Fault", "--rollout-retries", "0", *way)
@@ -161,21 +165,21 @@ def test_a_crash_runs_again_once(beside: Beside, way: tuple[str, ...], dies: str
 
 
 @pytest.mark.parametrize("way", WAYS, ids=len)
-def test_in_random_order(beside: Beside, way: tuple[str, ...]) -> None:
+def test_rollouts_run_in_random_order_with_pytest_randomly(beside: Beside, way: tuple[str, ...]) -> None:
     result = beside.run(*way, without=("no:sugar", "no:cacheprovider"))
     assert outcomes(result) == BASE, text_of(result)
     assert len(rows(beside.project)) == 3
 
 
 @pytest.mark.parametrize("way", WAYS, ids=len)
-def test_repeating_tests_repeats_no_rollout(beside: Beside, way: tuple[str, ...]) -> None:
+def test_pytest_repeat_repeats_no_rollout(beside: Beside, way: tuple[str, ...]) -> None:
     result = beside.run("--count", "3", *way)
     assert outcomes(result) == {"passed": 2 * 3 + 2, "failed": 1}, text_of(result)
     assert len(rows(beside.project)) == 3
 
 
 @pytest.mark.parametrize("way", WAYS, ids=len)
-def test_html_and_coverage(beside: Beside, way: tuple[str, ...]) -> None:
+def test_pytest_html_and_pytest_cov_work_with_rollouts(beside: Beside, way: tuple[str, ...]) -> None:
     result = beside.run("--html=report.html", "--self-contained-html", "--cov=tests", *way)
     assert outcomes(result) == BASE, text_of(result)
     page = (beside.project.path / "report.html").read_text()
@@ -183,7 +187,7 @@ def test_html_and_coverage(beside: Beside, way: tuple[str, ...]) -> None:
     assert "TOTAL" in text_of(result)
 
 
-def test_asyncio_and_anyio(beside: Beside) -> None:
+def test_pytest_asyncio_and_anyio_work_with_rollouts(beside: Beside) -> None:
     marks = "import asyncio\nimport pytest\n\n"
     one = "@pytest.mark.asyncio\nasync def test_asyncio():\n    await asyncio.sleep(0.01)\n\n"
     other = "@pytest.mark.anyio\nasync def test_anyio():\n    await asyncio.sleep(0.01)\n"
@@ -194,7 +198,7 @@ def test_asyncio_and_anyio(beside: Beside) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=len)
-def test_sugar(beside: Beside, way: tuple[str, ...]) -> None:
+def test_pytest_sugar_works_with_rollouts(beside: Beside, way: tuple[str, ...]) -> None:
     result = beside.run("--force-sugar", *way, without=("no:randomly", "no:cacheprovider"))
     assert result.ret == 1
     text = text_of(result)
@@ -203,7 +207,7 @@ def test_sugar(beside: Beside, way: tuple[str, ...]) -> None:
     assert len(rows(beside.project)) == 3
 
 
-def test_all_of_them_at_once(beside: Beside) -> None:
+def test_all_these_plugins_work_together(beside: Beside) -> None:
     args = ("--timeout=1", "--reruns=1", "--html=r.html", "--cov=tests", "-n", "2", "--rollout-concurrency", "3")
     result = beside.run(*args, without=("no:sugar",))
     assert {key: count for key, count in outcomes(result).items() if key != "rerun"} == BASE, text_of(result)
@@ -228,7 +232,7 @@ def pytest_configure(config):
 
 
 @pytest.mark.parametrize(("hook", "first"), [("sessionstart", "trylast"), ("sessionfinish", "tryfirst")])
-def test_a_worker_has_no_thread_of_ours_when_coverage_starts_and_stops(beside: Beside, hook: str, first: str) -> None:
+def test_no_thread_of_the_plugin_runs_when_coverage_starts_or_stops(beside: Beside, hook: str, first: str) -> None:
     """In a worker pytest-cov lets coverage measure within coverage, which confuses threads that see it change."""
     beside.project.write("conftest.py", THREADS.format(hook=hook, first=first))
     beside.run("--cov=tests", "-n", "2", "--rollout-concurrency", "3")

@@ -139,7 +139,7 @@ def _resumed(project: Project, args: list[str]) -> list[str]:
 @pytest.mark.usefixtures("no_core")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "workers"])
-def test_an_embedded_core_that_is_killed_stops_the_run_and_loses_nothing(
+def test_a_killed_embedded_core_stops_the_run_and_loses_no_row(
     project: Project, workers: tuple[str, ...], seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dice = random.Random(seed)

@@ -88,7 +88,9 @@ def test_a_full_disk_ends_the_run(
     assert spared <= {row["session_id"] for row in rows}, "what could not be written was taken over"
 
 
-def test_what_is_in_flight_is_not_waited_for(project: Project, core: FakeCore, small_disk: Path) -> None:
+def test_a_run_that_can_not_write_does_not_wait_for_rollouts_in_flight(
+    project: Project, core: FakeCore, small_disk: Path
+) -> None:
     """No Turn goes on whose result could not be kept."""
     project.task("a")
     items = [{"id": "item_1", "type": "message", "content": NOISE * 6}]
@@ -107,7 +109,7 @@ def test_what_is_in_flight_is_not_waited_for(project: Project, core: FakeCore, s
     assert len(unwritten(core, ended.text)) == 1
 
 
-def test_a_file_that_may_grow_no_further(project: Project, core: FakeCore) -> None:
+def test_a_file_size_limit_ends_the_run(project: Project, core: FakeCore) -> None:
     """A short write, and then an error: the half row is cut off again."""
     project.task("a")
     large_rows(core)
@@ -124,7 +126,9 @@ def test_a_file_that_may_grow_no_further(project: Project, core: FakeCore) -> No
     assert unwritten(core, ended.text)
 
 
-def test_a_place_that_takes_no_rows_costs_no_session(project: Project, core: FakeCore, small_disk: Path) -> None:
+def test_an_unwritable_jsonl_is_a_usage_error_before_the_first_session(
+    project: Project, core: FakeCore, small_disk: Path
+) -> None:
     project.task("a")
     project.write("file.txt", "hello")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
@@ -136,13 +140,13 @@ def test_a_place_that_takes_no_rows_costs_no_session(project: Project, core: Fak
     assert not core.sessions
 
 
-def test_a_folder_that_is_missing_is_made(project: Project, core: FakeCore) -> None:
+def test_a_missing_folder_of_the_jsonl_is_created(project: Project, core: FakeCore) -> None:
     project.task("a")
     assert project.run("tasks", "--rollout-out", "some/where/new/r.jsonl").ret == 0
     assert (project.path / "some/where/new/r.jsonl").exists()
 
 
-def test_several_runs_write_one_file(project: Project, core: FakeCore) -> None:
+def test_several_runs_can_write_to_one_file(project: Project, core: FakeCore) -> None:
     project.task("a")
     large_rows(core, 0.05)
     args = ("tasks", "--samples", "12", "--rollout-out", "all.jsonl")
@@ -165,7 +169,9 @@ ITEMS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("where", ["inline", "files", "none"])
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=len)
-def test_items(project: Project, core: FakeCore, where: str, workers: tuple[str, ...]) -> None:
+def test_items_are_stored_where_the_option_says(
+    project: Project, core: FakeCore, where: str, workers: tuple[str, ...]
+) -> None:
     from pytest_core_rollouts.records.record import RecordsWarning
     from pytest_core_rollouts.records.rows import read_records
 

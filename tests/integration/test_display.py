@@ -108,7 +108,7 @@ def paced(project: Project, core: FakeCore) -> Project:
 @pytest.mark.parametrize(
     "args", [(), ("--color=no",), ("-q",), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "2")], ids=" ".join
 )
-def test_one_line_that_is_redrawn(paced: Project, args: tuple[str, ...]) -> None:
+def test_a_terminal_shows_one_line_that_is_redrawn(paced: Project, args: tuple[str, ...]) -> None:
     screen, code = on_a_terminal(paced, "tests", "tasks", *args)
     assert code == 1, screen.text
     assert len(screen.live) > 3, screen.text
@@ -135,7 +135,7 @@ def test_one_line_that_is_redrawn(paced: Project, args: tuple[str, ...]) -> None
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_the_end_fits_the_terminal(paced: Project, width: int) -> None:
+def test_the_final_table_fits_the_terminal(paced: Project, width: int) -> None:
     screen, _ = on_a_terminal(paced, "tasks", "--rollout-gate", "mean>=0.9", width=width)
     end = screen.text.rstrip().partition("= rollouts =")[2].splitlines()
     tables = [line for line in end if line.startswith("|")]
@@ -160,14 +160,14 @@ def test_verbose_keeps_a_line_for_each_test(paced: Project) -> None:
     assert re.search(r"^tests/.+\n(.+::.+\n){13}\n=+ FAILURES", screen.text, re.MULTILINE), screen.text  # no gaps
 
 
-def test_what_tests_print_stays(paced: Project) -> None:
+def test_the_line_does_not_overwrite_what_tests_print(paced: Project) -> None:
     paced.write("tests/test_unit.py", "def test_loud():\n    print('spoken', end='')\n")
     screen, _ = on_a_terminal(paced, "tests", "tasks", "-s", "-v")
     assert len(screen.live) > 3, screen.text
     assert re.search(r"^tests/test_unit.py::test_loud spokenPASSED", screen.text, re.MULTILINE), screen.text
 
 
-def test_verbose_workers_too(paced: Project) -> None:
+def test_verbose_keeps_a_line_for_each_test_with_workers(paced: Project) -> None:
     screen, _ = on_a_terminal(paced, "tasks", "-v", "-n", "2", "--rollout-concurrency", "2")
     assert len(screen.live) > 3, screen.text
     assert not LIVE.search(screen.text)
@@ -175,21 +175,21 @@ def test_verbose_workers_too(paced: Project) -> None:
     assert len(verdicts) == 12, screen.text
 
 
-def test_what_a_baseline_can_show_has_lines_of_its_own(paced: Project) -> None:
+def test_the_lines_of_the_baseline_gate_are_not_mixed_with_other_lines(paced: Project) -> None:
     paced.run("tasks", "--rollout-out", "main.jsonl")
     gate = ("--rollout-gate", "baseline", "--rollout-baseline", "main.jsonl")
     screen, _ = on_a_terminal(paced, "tasks", "-n", "2", "--rollout-concurrency", "4", *gate)
     assert re.search(r"^gate baseline can ", screen.text, re.MULTILINE), screen.text
 
 
-def test_an_error_is_counted(project: Project, core: FakeCore) -> None:
+def test_errors_are_counted_in_the_line(project: Project, core: FakeCore) -> None:
     project.task("a", yaml="samples: 4")
     core.script = lambda body: Script(turn_status="failed", turn_seconds=float(body["metadata"]["sample"]))
     screen, _ = on_a_terminal(project, "tasks", "--rollout-retries", "0")
     assert re.search(r"\d/4 done, \d in flight, 1 error, about", " ".join(screen.live)), screen.live
 
 
-def test_nothing_is_drawn_into_what_a_test_captures(project: Project, core: FakeCore) -> None:
+def test_captured_output_does_not_contain_the_line(project: Project, core: FakeCore) -> None:
     project.task("a")
     condition = "import pytest\n\ndef pytest_collection_modifyitems(items):\n    for item in items: item.add_marker("
     project.write("conftest.py", condition + "pytest.mark.skipif(False, reason='no'))\n")
@@ -203,7 +203,9 @@ def test_nothing_is_drawn_into_what_a_test_captures(project: Project, core: Fake
 @pytest.mark.parametrize(
     ("args", "env"), [(("-qq",), {}), ((), {"TERM": "dumb"}), (("-p", "no:terminal"), {})], ids=["qq", "dumb", "none"]
 )
-def test_where_nothing_is_redrawn(paced: Project, args: tuple[str, ...], env: dict[str, str]) -> None:
+def test_options_and_terminals_without_a_redrawn_line(
+    paced: Project, args: tuple[str, ...], env: dict[str, str]
+) -> None:
     screen, code = on_a_terminal(paced, "tasks", *args, env=env)
     assert code == 1, screen.text
     assert not screen.live
@@ -219,7 +221,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "args", [(), ("-v",), ("-q",), pytest.param(("-n", "2"), marks=pytest.mark.slow), ("-s",)], ids=" ".join
 )
-def test_a_log_gets_a_line_now_and_then(paced: Project, args: tuple[str, ...]) -> None:
+def test_a_log_gets_lines_at_intervals(paced: Project, args: tuple[str, ...]) -> None:
     result = paced.run("tasks", "tests", *args)
     assert outcomes(result) == {"passed": 10, "failed": 4}
     live = [line for line in result.outlines if "rollouts: " in line and " done" in line]
@@ -232,16 +234,16 @@ def test_a_log_gets_a_line_now_and_then(paced: Project, args: tuple[str, ...]) -
 
 
 @pytest.mark.usefixtures("often")
-def test_a_log_under_qq_gets_none(paced: Project) -> None:
+def test_a_log_gets_no_lines_with_qq(paced: Project) -> None:
     assert not [line for line in paced.run("tasks", "-qq").outlines if LIVE.search(line)]
 
 
-def test_a_short_run_says_nothing_of_its_progress(project: Project) -> None:
+def test_a_short_run_prints_no_progress(project: Project) -> None:
     project.task()
     assert not [line for line in project.run("tasks").outlines if LIVE.search(line)]
 
 
-def test_counts() -> None:
+def test_the_progress_line_shows_counts_reward_errors_and_tokens() -> None:
     progress = Progress(total=40, places=8)
     assert progress.line(8) == "0/40 done, 8 in flight"
     progress.note(1.0, 1_200_000, 10.0)
@@ -254,7 +256,7 @@ def test_counts() -> None:
     ("total", "places", "done", "seconds"),
     [(10, 1, 5, 45.0), (10, 10, 1, 5.0), (10, 4, 6, 5.0), (10, 4, 2, 15.0), (10, 4, 10, None), (10, 4, 0, None)],
 )
-def test_time_left(total: int, places: int, done: int, seconds: float | None) -> None:
+def test_the_progress_line_estimates_the_time_left(total: int, places: int, done: int, seconds: float | None) -> None:
     progress = Progress(total, places)
     for _ in range(done):
         progress.note(1.0, None, 10.0)

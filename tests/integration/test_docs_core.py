@@ -77,7 +77,9 @@ def run(project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch) -> Ca
 
 
 @pytest.mark.parametrize(("command", "text"), HERE, ids=[command.strip() for command, _ in HERE])
-def test_refused_here(run: Callable[[str], Printed], core: FakeCore, command: str, text: str) -> None:
+def test_each_usage_error_of_the_page_is_printed_by_its_command(
+    run: Callable[[str], Printed], core: FakeCore, command: str, text: str
+) -> None:
     code, output = run(command)
     assert code == 4
     assert [line for line in output.splitlines() if line.startswith("ERROR")] == [text.strip()]
@@ -89,7 +91,7 @@ def test_refused_here(run: Callable[[str], Printed], core: FakeCore, command: st
     [(pair, code, does) for pair, (_, code, does) in zip(BY_DEPLOYMENT, DEPLOYMENTS, strict=True)],
     ids=[name for name, _, _ in DEPLOYMENTS],
 )
-def test_refused_by_the_deployment(
+def test_each_error_of_a_deployment_is_printed_by_its_command(
     run: Callable[[str], Printed],
     project: Project,
     core: FakeCore,
@@ -114,7 +116,7 @@ def test_every_message_of_the_page_has_a_case() -> None:
     assert TEXT.count("```text") == len(PAIRS)
 
 
-def test_protocols_are_those_of_the_code() -> None:
+def test_the_table_of_protocols_is_that_of_the_code() -> None:
     table = TEXT.partition("| harness | `--model-protocol` |")[2].partition("\n\n")[0]
     shown = {cells[0]: cells[1:] for row in table.splitlines()[2:] if (cells := re.findall(r"`([a-z_]+)`", row))}
     spoken = {name: list(protocols) for name, protocols in HARNESS_PROTOCOLS.items() if name not in MODELLESS}

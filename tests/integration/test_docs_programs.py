@@ -72,7 +72,7 @@ def test_moved_task_runs_hidden_tests_on_the_agents_file(tmp_path: Path) -> None
     assert rewards(folder, fixed, BROKEN, "not Python", None, name="dates.py") == [1, 0, 0, 0]
 
 
-def test_a_patch_is_tried_in_a_sandbox(tmp_path: Path) -> None:
+def test_the_example_runs_a_patch_in_a_sandbox(tmp_path: Path) -> None:
     before = 'from pathlib import Path\n\nHIDDEN = Path(__file__).parent / "hidden_test.py"\n'  # as the example has it
     folder = task_folder(
         tmp_path,
@@ -82,7 +82,7 @@ def test_a_patch_is_tried_in_a_sandbox(tmp_path: Path) -> None:
     assert rewards(folder, RIGHT_PATCH, WRONG_PATCH, None) == [1, 0, 0]
 
 
-def test_a_grader_gives_a_share_for_each_key(tmp_path: Path) -> None:
+def test_the_example_grader_gives_a_part_of_the_reward_for_each_key(tmp_path: Path) -> None:
     expected = {"expected.json": '{"a": 1, "b": 2}'}
     task = load_task(task_folder(tmp_path, block("tasks.md", "python", "answer.problem"), **expected), "task")
     answers = [Answer(value={"a": 1, "b": 2}), Answer(value={"a": 1}), Answer(problem="not found")]
@@ -90,7 +90,9 @@ def test_a_grader_gives_a_share_for_each_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("graded", [0.0, 1.0])
-def test_a_conftest_makes_tasks_and_grades_those_with_a_tag(project: Project, core: FakeCore, graded: float) -> None:
+def test_the_example_conftest_makes_tasks_and_grades_those_with_a_tag(
+    project: Project, core: FakeCore, graded: float
+) -> None:
     core.script = lambda body: Script(answer=b'{"answer": 4, "total": 7}')
     made, hook = (
         block("tasks.md", "python", "pytest_rollout_tasks"),

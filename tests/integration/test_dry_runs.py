@@ -10,7 +10,7 @@ from tests.support.fake_core import FakeCore
 
 @pytest.mark.usefixtures("no_core")
 @pytest.mark.parametrize("how", ["--collect-only", "--setup-only", "--setup-plan", "--fixtures", "--fixtures-per-test"])
-def test_a_dry_run_needs_no_core_and_leaves_nothing(project: Project, core: FakeCore, how: str) -> None:
+def test_a_dry_run_needs_no_core_and_writes_no_file(project: Project, core: FakeCore, how: str) -> None:
     project.task()
     args = (
         "tasks",
@@ -30,7 +30,7 @@ def test_a_dry_run_needs_no_core_and_leaves_nothing(project: Project, core: Fake
     assert {path.name for path in project.path.iterdir()} == {"tasks"}
 
 
-def test_a_dry_run_asks_nothing_of_a_core_that_is_there(project: Project, core: FakeCore) -> None:
+def test_a_dry_run_sends_no_request_to_a_core(project: Project, core: FakeCore) -> None:
     project.task()
     for how in ("--collect-only", "--setup-only", "--setup-plan"):
         assert project.run("tasks", how).ret == 0
@@ -38,14 +38,14 @@ def test_a_dry_run_asks_nothing_of_a_core_that_is_there(project: Project, core: 
     assert not (project.path / "runs").exists()
 
 
-def test_an_existing_results_file_is_not_touched(project: Project) -> None:
+def test_a_dry_run_does_not_change_an_existing_jsonl(project: Project) -> None:
     project.task()
     project.write("rows.jsonl", "kept")
     assert project.run("tasks", "--rollout-out", "rows.jsonl", "--collect-only").ret == 0
     assert (project.path / "rows.jsonl").read_text() == "kept"
 
 
-def test_collection_is_in_one_order_however_the_folders_were_made(project: Project) -> None:
+def test_the_order_of_collection_does_not_depend_on_hashes(project: Project) -> None:
     names = ["b", "a/z", "a/b", "C", "10", "9", "é"]
     for name in names:
         project.task(name, yaml="tags: [one, two, three]\nsamples: 2")
@@ -56,7 +56,7 @@ def test_collection_is_in_one_order_however_the_folders_were_made(project: Proje
     assert first == node_ids(project.run_apart(*args, env={"PYTHONHASHSEED": "2"}))
 
 
-def test_workers_collect_the_same(project: Project, core: FakeCore) -> None:
+def test_workers_collect_the_same_items(project: Project, core: FakeCore) -> None:
     for name in ("a", "b", "c"):
         project.task(name, yaml="tags: [one, two]")
     result = project.run("tasks", "--harness", "codex", "--harness", "mcode", "-n", "4")
@@ -65,7 +65,7 @@ def test_workers_collect_the_same(project: Project, core: FakeCore) -> None:
 
 
 @pytest.mark.slow
-def test_twenty_starts(project: Project) -> None:
+def test_workers_collect_the_same_items_in_twenty_starts_with_different_hash_seeds(project: Project) -> None:
     for number in range(10):
         project.task(f"t{number}", yaml="tags: [one, two]")
     for seed in range(20):

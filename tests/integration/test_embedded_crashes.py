@@ -147,7 +147,9 @@ STOPS = [
 
 
 @pytest.mark.parametrize(("number", "group", "way"), STOPS)
-def test_a_signal(sandboxed: Project, number: signal.Signals, group: bool, way: tuple[str, ...]) -> None:
+def test_a_signal_ends_the_run_its_sessions_and_its_processes(
+    sandboxed: Project, number: signal.Signals, group: bool, way: tuple[str, ...]
+) -> None:
     with run(sandboxed, *way) as pytest_, Sessions(sandboxed) as sessions:
         at_work(sessions, IN_FLIGHT[way])
         processes = descendants(pytest_.pid)
@@ -160,7 +162,7 @@ def test_a_signal(sandboxed: Project, number: signal.Signals, group: bool, way: 
     all_named(sandboxed, sessions)
 
 
-def test_x(sandboxed: Project) -> None:
+def test_the_option_x_stops_the_rollouts_in_flight(sandboxed: Project) -> None:
     sandboxed.task("b")
     sandboxed.write("tasks/b/solution/solve.sh", "mkdir -p outputs; echo '{}' > outputs/answer.json\n")
     args = ("tasks/b", "tasks/a", "--core", "embedded", "-x", "--rollout-concurrency", "4")
@@ -173,7 +175,7 @@ def test_x(sandboxed: Project) -> None:
 
 
 @pytest.mark.parametrize("way", [pytest.param(ONE_EACH, id="one-each"), pytest.param(SHARDED, id="sharded")])
-def test_a_worker_is_killed_and_then_the_run_is_stopped(sandboxed: Project, way: tuple[str, ...]) -> None:
+def test_a_run_stops_in_order_after_a_worker_was_killed(sandboxed: Project, way: tuple[str, ...]) -> None:
     """Another one takes its Sessions over, under their keys: no attempt has a second one."""
     with run(sandboxed, *way) as pytest_, Sessions(sandboxed) as sessions:
         at_work(sessions, IN_FLIGHT[way])
@@ -191,7 +193,7 @@ def test_a_worker_is_killed_and_then_the_run_is_stopped(sandboxed: Project, way:
 
 
 @pytest.mark.parametrize("way", [pytest.param(ONE_EACH, id="one-each"), pytest.param(SHARDED, id="sharded")])
-def test_a_worker_is_killed_and_the_run_goes_on(sandboxed: Project, way: tuple[str, ...]) -> None:
+def test_a_run_goes_on_after_a_worker_was_killed(sandboxed: Project, way: tuple[str, ...]) -> None:
     sandboxed.write("tasks/a/solution/solve.sh", f"sleep 2\n{ANSWER}")
     with run(sandboxed, *way) as pytest_, Sessions(sandboxed) as sessions:
         until(lambda: sessions.there == IN_FLIGHT[way], "Sessions in flight")
@@ -207,7 +209,7 @@ def test_a_worker_is_killed_and_the_run_goes_on(sandboxed: Project, way: tuple[s
 
 
 @pytest.mark.parametrize("way", [pytest.param(ALONE, id="alone"), pytest.param(SHARDED, id="sharded")])
-def test_the_controller_is_killed_and_the_run_resumed(sandboxed: Project, way: tuple[str, ...]) -> None:
+def test_a_run_can_be_resumed_after_its_controller_was_killed(sandboxed: Project, way: tuple[str, ...]) -> None:
     """The Core goes with it, and its sandboxes; what had finished stays, and the rest runs on another Core."""
     sandboxed.write("tasks/a/solution/solve.sh", f"sleep 1\n{ANSWER}")
     with run(sandboxed, *way) as pytest_, Sessions(sandboxed) as sessions:

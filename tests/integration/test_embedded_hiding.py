@@ -101,7 +101,7 @@ def test_no_sandbox_shows_tasks_results_or_baselines_wherever_they_are(
     assert [row["answer"] for row in rows(second)] == [{"found": ["shown.txt"]}] * 4
 
 
-def test_check_and_a_replay_hide_the_same(project: Project, base: Path, tmp_path: Path) -> None:
+def test_check_and_replay_hide_the_same_paths(project: Project, base: Path, tmp_path: Path) -> None:
     (base / "project" / "ci" / "pytest.ini").rename(base / "project" / "pytest.ini")
     command = [sys.executable, "-m", "pytest_core_rollouts", "check", "--core", "embedded"]
     done = subprocess.run(command, cwd=base / "project", capture_output=True, text=True, timeout=120)
@@ -117,9 +117,7 @@ def test_check_and_a_replay_hide_the_same(project: Project, base: Path, tmp_path
     assert outcomes(result) == {"passed": 1}, text_of(result)
 
 
-def test_conftest_and_ini_are_hidden_where_the_root_directory_is_another(
-    project: Project, base: Path, tmp_path: Path
-) -> None:
+def test_conftest_and_ini_files_outside_the_rootdir_are_hidden(project: Project, base: Path, tmp_path: Path) -> None:
     """The tasks folder is a link beside them, so that what is around a task is somewhere else."""
     (base / "elsewhere" / "tasks").mkdir()
     (base / "project" / "tasks" / "plain").rename(base / "elsewhere" / "tasks" / "plain")

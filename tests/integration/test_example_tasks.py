@@ -25,7 +25,7 @@ def example(name: str) -> Task:
     return load_task(EXAMPLES / "tasks" / name, name)
 
 
-def test_the_examples_are_solved_and_sound(project: Project) -> None:
+def test_the_examples_are_solved_and_have_no_findings(project: Project) -> None:
     shutil.copytree(EXAMPLES, project.path / "examples")
     project.ini("rollout_tasks = examples/tasks")
     result = project.run_apart("--core", "embedded", "--harness", "oracle", "--harness", "nop")
@@ -38,7 +38,7 @@ def test_the_examples_are_solved_and_sound(project: Project) -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
-def test_partial_credit() -> None:
+def test_a_partly_right_answer_earns_a_partial_reward() -> None:
     task = example("partial-credit")
     assert task.expected is not None
     right = json.loads(json.dumps(task.expected))
@@ -75,7 +75,7 @@ PATCH = """\
         ("exec('while True: pass')", 0.0, "the tests did not finish"),
     ],
 )
-def test_a_patch_is_graded_by_what_it_does(
+def test_a_patch_is_graded_by_running_it(
     code: str, reward: float, note: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = example("patch-repository")
@@ -96,13 +96,13 @@ def _impatient(argv: list[str], files: dict[str, bytes], timeout: float) -> obje
 
 
 @pytest.mark.parametrize(("artifacts", "note"), [({}, "no fix.patch"), ({"fix.patch": b"garbage"}, "does not apply")])
-def test_what_is_no_patch_earns_nothing(artifacts: dict[str, bytes], note: str) -> None:
+def test_an_output_that_is_not_a_patch_earns_0(artifacts: dict[str, bytes], note: str) -> None:
     grade = example("patch-repository").grade(Answer(artifacts=artifacts))
     assert grade.reward == 0
     assert note in str(grade.note)
 
 
-def test_a_packed_repository_arrives_as_it_is(project: Project) -> None:
+def test_a_packed_repository_reaches_the_sandbox_unchanged(project: Project) -> None:
     """Modes, empty folders, links, a nested repository and more files than a Session takes."""
     files = project.task("packed", expected={"modes": "755 600", "log": "first", "many": 120, "ok": True}) / "files"
     (files / "empty").mkdir(parents=True)
@@ -132,7 +132,7 @@ printf '{"modes": "%s %s", "log": "%s", "many": %d, "ok": %s}' "$(stat -c %a run
 
 
 @pytest.mark.slow
-def test_a_data_set_of_fifty_thousand_rows(project: Project) -> None:
+def test_a_data_set_of_fifty_thousand_rows_is_collected_in_bounded_time_and_memory(project: Project) -> None:
     """100,000 items within 10 s and 400 MiB; a few of them run."""
     shutil.copytree(EXAMPLES / "dataset", project.path / "dataset")
     with (project.path / "dataset" / "questions.jsonl").open("w") as file:

@@ -35,7 +35,7 @@ def outcome(row: dict[str, Any]) -> tuple[Any, ...]:
         (["--rollout-failed-turns", "zero"], ("failed", 0.0, 1, "zero"), "reward 0"),
     ],
 )
-def test_a_turn_that_failed_for_an_unnamed_reason(
+def test_a_turn_that_failed_without_a_reason_counts_as_the_option_says(
     project: Project, core: FakeCore, code: str, option: list[str], expected: tuple[Any, ...], counted: str
 ) -> None:
     project.task()
@@ -48,7 +48,9 @@ def test_a_turn_that_failed_for_an_unnamed_reason(
 
 
 @pytest.mark.parametrize("code", ["sandbox_error", "rate_limit_exceeded", "server_error"])
-def test_a_named_reason_is_never_a_zero(project: Project, core: FakeCore, code: str) -> None:
+def test_a_turn_that_failed_for_a_named_infrastructure_reason_is_missing(
+    project: Project, core: FakeCore, code: str
+) -> None:
     project.task()
     core.script = lambda body: failing(code)
     project.ini("rollout_failed_turns = zero")
@@ -58,7 +60,7 @@ def test_a_named_reason_is_never_a_zero(project: Project, core: FakeCore, code: 
     assert row["notes"] == []
 
 
-def test_another_value_is_refused(project: Project) -> None:
+def test_an_unknown_value_is_a_usage_error(project: Project) -> None:
     project.task()
     error = usage_error(project.run("tasks", "--rollout-failed-turns", "0"))
     assert "--rollout-failed-turns" in error
@@ -66,7 +68,7 @@ def test_another_value_is_refused(project: Project) -> None:
         Engine("http://127.0.0.1:9/v1", "key", failed_turns="0")  # type: ignore[arg-type]
 
 
-def test_the_engine_can_count_them_as_zero(core: FakeCore) -> None:
+def test_the_engine_has_the_same_option(core: FakeCore) -> None:
     core.script = lambda body: failing("internal_error")
     with Engine(core.base_url, core.api_key, failed_turns="zero") as engine:
         [group] = engine.submit([TASK], samples=2).groups()
@@ -74,7 +76,7 @@ def test_the_engine_can_count_them_as_zero(core: FakeCore) -> None:
 
 
 @pytest.mark.parametrize("setting", ["missing", "zero"])
-def test_every_report_warns_of_failures_that_are_no_chance(project: Project, core: FakeCore, setting: str) -> None:
+def test_every_report_warns_if_failures_concentrate_on_tasks(project: Project, core: FakeCore, setting: str) -> None:
     project.task("broken")
     project.task("whole")
 
@@ -94,7 +96,7 @@ def test_every_report_warns_of_failures_that_are_no_chance(project: Project, cor
     assert WARNING in " ".join(done.stdout.split())
 
 
-def test_failures_that_hit_everybody_alike_are_no_warning(project: Project, core: FakeCore) -> None:
+def test_evenly_spread_failures_give_no_warning(project: Project, core: FakeCore) -> None:
     for name in ("one", "two"):
         project.task(name)
     core.script = lambda body: failing("internal_error") if core.counts["create"] % 2 else Script(answer=RIGHT)

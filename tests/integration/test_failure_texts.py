@@ -22,7 +22,7 @@ def wrong(project: Project, core: FakeCore, *args: str, answer: bytes = json.dum
     return text_of(result)
 
 
-def test_each_key_that_differs(project: Project, core: FakeCore) -> None:
+def test_a_failure_shows_each_key_that_differs(project: Project, core: FakeCore) -> None:
     text = wrong(project, core)
     for lines in (
         "north:\n    expected 10\n    answered 11\n",
@@ -49,7 +49,7 @@ def test_expected_values_can_be_hidden(project: Project, core: FakeCore, workers
     assert "canary" not in text
 
 
-def test_long_accounts_are_cut(project: Project, core: FakeCore) -> None:
+def test_long_failure_texts_are_cut_without_vv(project: Project, core: FakeCore) -> None:
     project.task("sum", expected={f"key{number:03}": "e" * 5000 for number in range(40)})
     core.script = lambda body: Script(answer=b"{}")
     text = text_of(project.run("tasks"))
@@ -69,7 +69,9 @@ def test_long_accounts_are_cut(project: Project, core: FakeCore) -> None:
         (b"\xff", "not valid JSON"),
     ],
 )
-def test_what_is_no_answer(project: Project, core: FakeCore, answer: bytes | None, said: str) -> None:
+def test_a_failure_says_why_an_answer_is_invalid(
+    project: Project, core: FakeCore, answer: bytes | None, said: str
+) -> None:
     project.task()
     artifacts = {"/workspace/outputs/Answer.json": b"{}"} if answer is None else {}
     core.script = lambda body: Script(answer=answer, artifacts=artifacts)
@@ -82,7 +84,7 @@ NASTY = {"x": "\x1b[31mred\x00\r\n\u2028\u202egnirts", "y": "\ud835", "z": "é�
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
-def test_no_answer_breaks_a_report(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_hostile_characters_in_answers_are_escaped(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     project.task("sum", expected={"x": "a", "y": "b", "z": "c"}, yaml="samples: 4")
     texts = {"2": json.dumps(NASTY).encode(), "3": b'{"x": "\\ud835 ' + b"\x80" * 9 + b"\x1b]0;title\x07"}
     good = json.dumps({"x": "a", "y": "b", "z": "c"}).encode()
@@ -97,7 +99,7 @@ def test_no_answer_breaks_a_report(project: Project, core: FakeCore, workers: tu
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "worker"])
-def test_a_fault_is_an_error_that_says_what_broke(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_an_infrastructure_error_says_what_failed(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     project.task()
     core.script = lambda body: Script(
         turn_status="failed", error={"code": "internal_error", "message": "\ud800 no\x07 disk"}
@@ -111,7 +113,7 @@ def test_a_fault_is_an_error_that_says_what_broke(project: Project, core: FakeCo
     assert "Traceback" not in text
 
 
-def test_a_refusal_names_its_request(project: Project, core: FakeCore) -> None:
+def test_a_refused_request_is_shown_with_its_id_and_parameter(project: Project, core: FakeCore) -> None:
     project.task()
     error = {"error": {"message": "No such harness.", "code": "invalid_request_error", "param": "harness"}}
     refusal = Fault(status=400, body=json.dumps(error).encode(), headers={"X-Request-Id": "req_abc"})
@@ -122,7 +124,7 @@ def test_a_refusal_names_its_request(project: Project, core: FakeCore) -> None:
     assert core.api_key not in text
 
 
-def test_a_timeout_says_its_limit(project: Project, core: FakeCore) -> None:
+def test_a_timeout_shows_its_limit(project: Project, core: FakeCore) -> None:
     project.task()
     core.script = lambda body: Script(never_ends=True)
     result = project.run("tasks", "--rollout-timeout", "0.5")
@@ -153,7 +155,7 @@ def test_a_locale_without_utf8_changes_neither_requests_nor_rows(
 
 
 @pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
-def test_a_task_goes_by_its_name_in_a_locale_without_utf8(project: Project, workers: tuple[str, ...]) -> None:
+def test_a_task_keeps_its_name_in_a_locale_without_utf8(project: Project, workers: tuple[str, ...]) -> None:
     project.task("sql/naïve 🎉")
     result = project.run_apart("tasks", "--samples", "2", *workers, env=ASCII)
     assert outcomes(result) == {"passed": 2}, text_of(result)
@@ -162,7 +164,7 @@ def test_a_task_goes_by_its_name_in_a_locale_without_utf8(project: Project, work
     assert [record["task"] for record in project.records] == ["sql/naïve 🎉"] * 2
 
 
-def test_settings_name_files_in_a_locale_without_utf8(project: Project) -> None:
+def test_options_and_ini_keys_can_name_files_in_a_locale_without_utf8(project: Project) -> None:
     project.ini(
         "rollout_tasks = aufgäben", "rollout_agent = é.yaml", "rollout_out = zeilen/ü.jsonl", "testpaths = tests"
     )
@@ -182,7 +184,7 @@ def test_settings_name_files_in_a_locale_without_utf8(project: Project) -> None:
 
 @pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
 @pytest.mark.parametrize("verbosity", ["on CI", "-vv"])
-def test_an_account_is_told_once(
+def test_a_failure_text_is_printed_once(
     project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...], verbosity: str
 ) -> None:
     """pytest's short summary holds whole messages there: of ours the first line."""

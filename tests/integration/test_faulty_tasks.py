@@ -63,7 +63,7 @@ FAULTS: list[tuple[Callable[[Path], None], str]] = [
 ]
 
 
-def test_every_fault(project: Project, core: FakeCore) -> None:
+def test_every_faulty_task_is_a_collection_error_that_names_its_file(project: Project, core: FakeCore) -> None:
     project.task("good")
     for number, (change, _) in enumerate(FAULTS):
         change(project.task(f"bad{number:02}"))
@@ -77,7 +77,7 @@ def test_every_fault(project: Project, core: FakeCore) -> None:
         assert f"ERROR tasks/bad{number:02}/instruction.md" in result.outlines
 
 
-def test_without_being_told_to_go_on_nothing_runs(project: Project, core: FakeCore) -> None:
+def test_a_faulty_task_stops_the_run_by_default(project: Project, core: FakeCore) -> None:
     project.task("good")
     project.task("bad", expected=[])
     result = project.run("tasks")
@@ -85,7 +85,7 @@ def test_without_being_told_to_go_on_nothing_runs(project: Project, core: FakeCo
     assert not core.requests
 
 
-def test_workers_go_on_anyway(project: Project, core: FakeCore) -> None:
+def test_workers_run_the_other_tasks_after_a_collection_error(project: Project, core: FakeCore) -> None:
     project.task("good")
     project.task("bad", expected=[])
     result = project.run("tasks", "-n", "2")
@@ -94,7 +94,7 @@ def test_workers_go_on_anyway(project: Project, core: FakeCore) -> None:
     assert [session.metadata["task"] for session in core.sessions.values()] == ["good"]
 
 
-def test_half_a_task_is_an_error_under_a_root_and_nothing_elsewhere(project: Project) -> None:
+def test_an_incomplete_task_is_an_error_only_below_a_root(project: Project) -> None:
     project.write("tasks/half/instruction.md", "Do it.")
     project.write("docs/half/instruction.md", "Not a task.")
     project.write("docs/half/test_it.py", "def test_it(): pass")
@@ -115,7 +115,7 @@ def test_warnings_are_shown_and_the_task_runs(project: Project) -> None:
     assert "Git LFS" in text_of(result)
 
 
-def test_a_file_that_vanishes_after_collection_is_a_fault_of_its_rollouts(project: Project, core: FakeCore) -> None:
+def test_a_file_that_is_removed_after_collection_is_an_error_of_its_rollouts(project: Project, core: FakeCore) -> None:
     project.task("a", files={"data.csv": "1"})
     project.task("b")
     project.write(

@@ -55,7 +55,7 @@ def gate_lines(result: pytest.RunResult) -> list[str]:
         (["none"], 0, ["gate none: passed: 4 of 4 rollouts graded"]),
     ],
 )
-def test_the_gate_alone_decides_about_rewards(
+def test_gates_decide_the_exit_code_and_no_rollout_fails(
     project: Project, core: FakeCore, gates: list[str], code: int, lines: list[str]
 ) -> None:
     project.task("a")
@@ -77,7 +77,7 @@ def test_without_a_gate_every_rollout_asserts_and_the_hint_names_the_option(proj
     assert gate_lines(result) == []
 
 
-def test_a_gate_that_passes_hides_no_other_failure(project: Project) -> None:
+def test_a_passed_gate_hides_no_failure_of_other_tests(project: Project) -> None:
     project.task("a")
     project.write("tests/test_unit.py", "def test_one():\n    assert False\n")
     result = project.run("tasks", "tests", "--rollout-gate", "mean>=0")
@@ -86,7 +86,7 @@ def test_a_gate_that_passes_hides_no_other_failure(project: Project) -> None:
     assert outcomes(result) == {"failed": 1, "solved": 1}
 
 
-def test_an_interrupted_run_stays_2(project: Project, core: FakeCore) -> None:
+def test_an_interrupted_run_exits_with_2(project: Project, core: FakeCore) -> None:
     project.task("a")
     core.fault = lambda request: Fault(status=401, body=b'{"error": {"message": "no"}}') if _creates(request) else None
     result = project.run("tasks", "--samples", "2", "--rollout-gate", "mean>=0")
@@ -94,7 +94,7 @@ def test_an_interrupted_run_stays_2(project: Project, core: FakeCore) -> None:
 
 
 @pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.slow)])
-def test_a_collection_error_stays_red(project: Project, workers: tuple[str, ...]) -> None:
+def test_a_collection_error_fails_the_run_although_the_gate_passes(project: Project, workers: tuple[str, ...]) -> None:
     for name in "abc":
         project.task(name)
     project.task("bad", expected=[])
@@ -106,7 +106,7 @@ def test_a_collection_error_stays_red(project: Project, workers: tuple[str, ...]
 
 
 @pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.slow)])
-def test_an_internal_error_stays_3(project: Project, workers: tuple[str, ...]) -> None:
+def test_an_internal_error_exits_with_3(project: Project, workers: tuple[str, ...]) -> None:
     project.task("a")
     project.write("conftest.py", "def pytest_runtest_logfinish(nodeid):\n    raise RuntimeError(nodeid)\n")
     assert project.run_apart("tasks", "--rollout-gate", "mean>=0", *workers).ret == 3
@@ -127,7 +127,7 @@ def _creates(request: Request) -> bool:
         (["--rollout-allow-errors", "few"], "--rollout-allow-errors: expected a number of rollouts"),
     ],
 )  # fmt: skip
-def test_a_gate_that_makes_no_sense_is_4_before_anything_is_paid_for(
+def test_an_invalid_gate_is_a_usage_error_before_the_first_session(
     project: Project, core: FakeCore, args: list[str], error: str
 ) -> None:
     project.task("a")
@@ -138,15 +138,15 @@ def test_a_gate_that_makes_no_sense_is_4_before_anything_is_paid_for(
 
 
 @pytest.mark.parametrize("args", [("-k", "nothing"), pytest.param(("-k", "nothing", "-n2"), marks=pytest.mark.slow)])
-def test_nothing_selected_stays_5(project: Project, core: FakeCore, args: tuple[str, ...]) -> None:
+def test_a_run_without_selected_rollouts_exits_with_5(project: Project, core: FakeCore, args: tuple[str, ...]) -> None:
     project.task("a")
-    result = project.run_apart("tasks", "--rollout-gate", "mean>=0", *args)
-    assert result.ret == 5
+    for gate in ("mean>=0", "none"):
+        assert project.run_apart("tasks", "--rollout-gate", gate, *args).ret == 5
     assert not core.sessions
 
 
 @pytest.mark.parametrize("args", [(), pytest.param(("-n2",), marks=pytest.mark.slow)])
-def test_nothing_but_skipped_rollouts_passes_no_gate(project: Project, args: tuple[str, ...]) -> None:
+def test_a_gate_is_undecided_if_every_rollout_was_skipped(project: Project, args: tuple[str, ...]) -> None:
     project.task("a", yaml="skip: not today\n")
     result = project.run_apart("tasks", "--rollout-gate", "none", "--junitxml=j.xml", *args)
     assert result.ret == 1, text_of(result)
@@ -160,7 +160,7 @@ def test_nothing_but_skipped_rollouts_passes_no_gate(project: Project, args: tup
 # Rewards that are lacking
 
 
-def test_a_fault_is_an_error_whatever_the_gate_says(project: Project, core: FakeCore) -> None:
+def test_an_infrastructure_error_fails_the_run_although_the_gate_passes(project: Project, core: FakeCore) -> None:
     project.task("a")
     answering(core, a=[BROKEN])
     result = project.run("tasks", "--samples", "4", "--rollout-retries", "0", "--rollout-gate", "mean>=0.7")
@@ -183,7 +183,7 @@ def test_a_fault_is_an_error_whatever_the_gate_says(project: Project, core: Fake
         ("mean>=0.7", "0", 1, "passed: 0.750 >= 0.7 even if all had failed that have no reward (1 without a reward)"),
     ],
 )
-def test_allowed_errors_leave_the_verdict_to_the_gate_if_it_can_tell(
+def test_allowed_errors_leave_the_verdict_to_the_gate(
     project: Project, core: FakeCore, gate: str, allowed: str, code: int, verdict: str
 ) -> None:
     project.task("a")
@@ -204,7 +204,7 @@ def test_allowed_errors_leave_the_verdict_to_the_gate_if_it_can_tell(
     assert (suite.get("skipped"), suite.get("errors"), suite.get("failures")) == ("1", "0", str(red))
 
 
-def test_undecided_names_the_command_that_finishes_the_run(project: Project, core: FakeCore) -> None:
+def test_an_undecided_run_prints_the_command_that_finishes_it(project: Project, core: FakeCore) -> None:
     project.task("a")
     answering(core, a=[BROKEN, RIGHT])
     args = ("--samples", "2", "--rollout-retries", "0", "--rollout-gate", "mean>=0.8", "--rollout-out", "a b.jsonl")
@@ -216,7 +216,7 @@ def test_undecided_names_the_command_that_finishes_the_run(project: Project, cor
     assert " --rollout-resume 'a b.jsonl" in line
 
 
-def test_rollouts_that_did_not_run_pass_no_gate_and_are_counted(project: Project, core: FakeCore) -> None:
+def test_a_gate_is_undecided_if_rollouts_did_not_run(project: Project, core: FakeCore) -> None:
     project.task("a")
     project.task("b")
     answering(core, a=[WRONG] * 4, b=[WRONG] * 4)
@@ -237,7 +237,7 @@ def test_rollouts_that_did_not_run_pass_no_gate_and_are_counted(project: Project
 # What is told
 
 
-def test_soft_results_are_listed_as_asked_for_and_nothing_is_red(project: Project, core: FakeCore) -> None:
+def test_the_option_r_lists_solved_and_unsolved_rollouts(project: Project, core: FakeCore) -> None:
     project.task("a")
     answering(core, a=[WRONG])
     quiet = project.run("tasks", "--samples", "2", "--rollout-gate", "none")
@@ -253,7 +253,7 @@ def test_soft_results_are_listed_as_asked_for_and_nothing_is_red(project: Projec
     assert "\x1b[31m" not in text_of(result)
 
 
-def test_junit_has_soft_results_passed_with_their_reward(project: Project, core: FakeCore) -> None:
+def test_junit_shows_unsolved_rollouts_as_passed_with_their_reward(project: Project, core: FakeCore) -> None:
     project.task("a")
     answering(core, a=[WRONG])
     project.run(
@@ -276,7 +276,7 @@ def test_junit_has_soft_results_passed_with_their_reward(project: Project, core:
     assert rewards == ["0.0", "1.0"]
 
 
-def test_what_is_expected_to_fail_is_outside_of_gates(project: Project, core: FakeCore) -> None:
+def test_xfails_do_not_count_for_gates(project: Project, core: FakeCore) -> None:
     project.task("a")
     project.task("b", yaml="xfail: beyond all agents\n")
     answering(core, b=[WRONG, WRONG])
@@ -295,7 +295,7 @@ def test_what_is_expected_to_fail_is_outside_of_gates(project: Project, core: Fa
     assert "- expected to fail, in no figure: b 0/2" in result.outlines
 
 
-def test_collecting_tells_how_many_groups_carry_a_signal(project: Project, core: FakeCore) -> None:
+def test_the_gate_none_reports_how_many_groups_have_different_rewards(project: Project, core: FakeCore) -> None:
     for name in "abc":
         project.task(name)
     answering(core, a=[WRONG], b=[WRONG, WRONG])
@@ -303,7 +303,7 @@ def test_collecting_tells_how_many_groups_carry_a_signal(project: Project, core:
     assert "- groups: 3 of 3 complete; 1 with a signal (rewards differ), 1 all 1, 1 all 0" in text
 
 
-def test_the_report_file_says_what_the_gates_say(project: Project, core: FakeCore) -> None:
+def test_the_report_file_contains_the_verdicts(project: Project, core: FakeCore) -> None:
     project.task("a")
     answering(core, a=[WRONG])
     project.run("tasks", "--samples", "2", "--rollout-gate", "pass^2>=0.5", "--rollout-report", "out/report.md")
@@ -311,7 +311,7 @@ def test_the_report_file_says_what_the_gates_say(project: Project, core: FakeCor
     assert text.startswith("2 rollouts: 1 task, 2 samples each\n\n- gate pass^2&gt;=0.5: failed: 0.000 &lt; 0.5\n\n| ")
 
 
-def test_the_report_of_a_run_is_that_of_its_file_byte_for_byte(
+def test_the_report_of_a_run_equals_that_of_the_verb_report(
     project: Project, core: FakeCore, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     for name in "abc":
@@ -330,7 +330,7 @@ def test_the_report_of_a_run_is_that_of_its_file_byte_for_byte(
     assert b"gate lost&lt;=0: " in printed
 
 
-def test_a_second_run_to_the_same_file_has_a_table_of_its_own(project: Project, core: FakeCore) -> None:
+def test_the_table_of_a_second_run_in_one_file_only_covers_that_run(project: Project, core: FakeCore) -> None:
     project.task("a")
     answering(core, a=[WRONG, WRONG])
     project.run("tasks", "--samples", "2", "--rollout-out", "all.jsonl", "--rollout-gate", "none")
@@ -341,7 +341,7 @@ def test_a_second_run_to_the_same_file_has_a_table_of_its_own(project: Project, 
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
-def test_pytests_own_tools_see_the_verdict(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_junit_and_lf_follow_the_verdict(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     """A red gate is red in JUnit's XML, and `--lf` after it runs what was unsolved or missing; a green one runs all."""
     for name in ("right", "wrong", "broken"):
         project.task(name)

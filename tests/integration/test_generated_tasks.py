@@ -35,7 +35,7 @@ def sums(project: Project, core: FakeCore) -> Project:
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
-def test_the_options_run_them(sums: Project, workers: tuple[str, ...]) -> None:
+def test_options_run_tasks_made_in_code(sums: Project, workers: tuple[str, ...]) -> None:
     result = sums.run("--harness", "codex", *workers)
     assert outcomes(result) == {"passed": 5, "failed": 1}, text_of(result)
     assert sorted(row["task"] for row in sums.records) == [f"sums/{number}" for number in range(6)]
@@ -57,13 +57,15 @@ def test_the_options_run_them(sums: Project, workers: tuple[str, ...]) -> None:
     ],
     ids=["node id", "option", "-k", "-k with agent", "-m"],
 )
-def test_one_of_them(sums: Project, choice: tuple[str, ...], workers: tuple[str, ...]) -> None:
+def test_one_task_made_in_code_can_be_selected(
+    sums: Project, choice: tuple[str, ...], workers: tuple[str, ...]
+) -> None:
     result = sums.run(*choice, *workers)
     assert result.ret == 0, text_of(result)
     assert [row["task"] for row in sums.records] == ["sums/3"]
 
 
-def test_they_come_with_the_folders(sums: Project, core: FakeCore) -> None:
+def test_tasks_made_in_code_are_collected_along_with_task_folders(sums: Project, core: FakeCore) -> None:
     sums.task("folder", expected={"sum": 0})
     sums.write("tasks/gen/conftest.py", HOOK.format(count=1).replace("sums/", "more/"))
     result = sums.run("--collect-only", "-q", "--harness", "codex")
@@ -75,7 +77,7 @@ def test_they_come_with_the_folders(sums: Project, core: FakeCore) -> None:
 
 
 @pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
-def test_a_conftest_further_down_makes_tasks_too(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_a_conftest_in_a_subfolder_can_make_tasks(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     core.script = lambda body: Script(answer=b'{"sum": 0}')
     project.write("tasks/gen/conftest.py", HOOK.format(count=2))
     result = project.run("--harness", "codex", *workers)
@@ -84,7 +86,7 @@ def test_a_conftest_further_down_makes_tasks_too(project: Project, core: FakeCor
     assert outcomes(named) == {"passed": 1}, text_of(named)
 
 
-def test_nobody_asked_for_them(sums: Project, core: FakeCore) -> None:
+def test_tasks_made_in_code_do_not_run_unless_requested(sums: Project, core: FakeCore) -> None:
     sums.unit_tests()
     result = sums.run()
     assert outcomes(result) == {"passed": 2}
@@ -107,7 +109,9 @@ def test_nobody_asked_for_them(sums: Project, core: FakeCore) -> None:
         ),
     ],
 )
-def test_a_fault_is_a_collection_error(project: Project, core: FakeCore, hook: str, problem: str) -> None:
+def test_an_invalid_task_made_in_code_is_a_collection_error(
+    project: Project, core: FakeCore, hook: str, problem: str
+) -> None:
     project.ini()
     start = "from pytest_core_rollouts.tasks.task import Task\n\ndef pytest_rollout_tasks(config):\n    if config:\n"
     project.write("conftest.py", f"{start}        {hook}\n    yield\n")
@@ -118,13 +122,13 @@ def test_a_fault_is_a_collection_error(project: Project, core: FakeCore, hook: s
     assert not core.sessions
 
 
-def test_an_id_that_nothing_makes_is_an_error(sums: Project) -> None:
+def test_an_unknown_id_is_a_collection_error(sums: Project) -> None:
     result = sums.run("--rollout-task", "sums/99")
     assert result.ret == 2
     assert "makes no task 'sums/99'" in text_of(result)
 
 
-def test_a_folder_of_the_same_name_is_an_error(sums: Project) -> None:
+def test_a_task_folder_with_the_same_id_is_a_collection_error(sums: Project) -> None:
     sums.task("sums/3")
     result = sums.run("--harness", "codex")
     assert result.ret == 2
@@ -132,7 +136,7 @@ def test_a_folder_of_the_same_name_is_an_error(sums: Project) -> None:
 
 
 @pytest.mark.parametrize("given", [None, [], ()])
-def test_a_hook_that_makes_nothing_is_fine(project: Project, given: object) -> None:
+def test_a_hook_may_make_no_tasks(project: Project, given: object) -> None:
     project.ini()
     project.write("conftest.py", f"def pytest_rollout_tasks(): return {given!r}\n")
     project.task("a")

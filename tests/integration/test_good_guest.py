@@ -50,7 +50,9 @@ def test_a_project_without_tasks_sees_no_difference(project: Project) -> None:
 
 
 @pytest.mark.usefixtures("no_core")
-def test_a_tasks_folder_that_holds_no_task_is_nobodys(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_named_tasks_without_tasks_is_left_to_pytest(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`tasks` is a common name for a package."""
     monkeypatch.setenv("OPENAI_BASE_URL", "rubbish")
     project.unit_tests("tasks/test_celery.py")
@@ -61,7 +63,9 @@ def test_a_tasks_folder_that_holds_no_task_is_nobodys(project: Project, monkeypa
 
 
 @pytest.mark.parametrize("args", [(), (".",), ("tests",)], ids=["bare", "dot", "path"])
-def test_tasks_that_nobody_asked_for_are_left_alone(project: Project, core: FakeCore, args: tuple[str, ...]) -> None:
+def test_tasks_that_were_not_requested_are_not_collected(
+    project: Project, core: FakeCore, args: tuple[str, ...]
+) -> None:
     project.unit_tests()
     project.task("a", files=BOOBY_TRAPS)
     project.task("b/c", files=BOOBY_TRAPS)
@@ -78,7 +82,7 @@ def test_tasks_that_nobody_asked_for_are_left_alone(project: Project, core: Fake
     assert not (project.path / "runs").exists()
 
 
-def test_nothing_within_a_task_is_imported_when_it_runs(project: Project, core: FakeCore) -> None:
+def test_no_file_of_a_task_is_imported_when_it_runs(project: Project, core: FakeCore) -> None:
     project.task("a", files=BOOBY_TRAPS)
     result = project.run_apart("tasks")
     assert result.ret == 0, text_of(result)
@@ -87,7 +91,7 @@ def test_nothing_within_a_task_is_imported_when_it_runs(project: Project, core: 
 
 
 @pytest.mark.usefixtures("no_core")
-def test_mistakes_in_our_own_settings_cost_nobody_their_unit_tests(
+def test_invalid_settings_do_not_affect_a_run_without_rollouts(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://user:secret@host?x")
@@ -128,7 +132,7 @@ OWN_OPTIONS = [
 
 @pytest.mark.parametrize("own", OWN_OPTIONS, ids=["int", "flag", "choices", "raising", "append"])
 @pytest.mark.parametrize("where", ["conftest.py", "tests/conftest.py", "deep/er/conftest.py"])
-def test_a_conftest_may_take_any_of_our_short_names(project: Project, core: FakeCore, own: str, where: str) -> None:
+def test_a_conftest_can_use_every_short_option_name(project: Project, core: FakeCore, own: str, where: str) -> None:
     project.unit_tests("deep/er/test_unit.py")
     project.task()
     adds = [own.format(name=name) for name in ("harness", "model", "samples", "core", "model-protocol")]
@@ -140,7 +144,7 @@ def test_a_conftest_may_take_any_of_our_short_names(project: Project, core: Fake
     assert {session.body["agent"]["model"] for session in core.sessions.values()} == {"m"}
 
 
-def test_a_conftests_own_option_keeps_its_meaning(project: Project, core: FakeCore) -> None:
+def test_an_option_of_a_conftest_keeps_its_meaning(project: Project, core: FakeCore) -> None:
     project.write(
         "conftest.py",
         """
@@ -155,7 +159,7 @@ def pytest_addoption(parser):
     assert not core.requests
 
 
-def test_an_option_that_a_conftest_requires_does_not_hide_ours(project: Project) -> None:
+def test_a_required_option_of_a_conftest_does_not_disable_short_names(project: Project) -> None:
     project.write("conftest.py", 'def pytest_addoption(parser):\n    parser.addoption("--must", required=True)\n')
     project.task()
     result = project.run("--must", "x", "--harness", "codex", "--collect-only", "-q")
@@ -165,7 +169,7 @@ def test_an_option_that_a_conftest_requires_does_not_hide_ours(project: Project)
 @pytest.mark.parametrize(
     "args", [("--harness", "codex"), ("--harness=codex",), ("--model", "codex", "--harness", "tasks")]
 )
-def test_values_that_are_folders_too(project: Project, args: tuple[str, ...]) -> None:
+def test_an_option_value_that_is_also_a_folder_hides_no_conftest(project: Project, args: tuple[str, ...]) -> None:
     """pytest's first pass takes an unknown option's value for a path, and would not read the testpaths' conftest."""
     project.write("codex/conftest.py", "")
     project.ini("testpaths = suite")
@@ -188,5 +192,5 @@ def test_help_names_every_option_and_ini_key(project: Project) -> None:
         assert name in text
 
 
-def test_the_marker_of_rollouts_is_told(project: Project) -> None:
+def test_the_marker_rollout_is_registered(project: Project) -> None:
     assert "@pytest.mark.rollout(task, harness, model, agent, sample): " in text_of(project.run("--markers"))

@@ -32,7 +32,7 @@ grader_pool.GRADE_SECONDS = 2.0
 
 
 @WORKERS
-def test_what_breaks_a_grader_earns_0_and_disturbs_nobody(
+def test_an_answer_that_breaks_its_grader_earns_0_and_affects_no_other_rollout(
     project: Project, core: FakeCore, workers: tuple[str, ...]
 ) -> None:
     leaves: dict[str, Any] = {"a": "hang", "b": "crash", "c": "raise"}
@@ -61,7 +61,7 @@ def test_what_breaks_a_grader_earns_0_and_disturbs_nobody(
     assert outcomes(result) == {"passed": 3, "failed": 2, "errors": 1}
 
 
-def test_a_replay_grades_what_broke_a_grader_again(project: Project, core: FakeCore) -> None:
+def test_a_replay_grades_an_answer_that_broke_its_grader_again(project: Project, core: FakeCore) -> None:
     core.script = lambda body: Script(answer=b'{"x": "crash"}')
     (project.task("b") / "expected.json").unlink()
     grader: Path = project.write("tasks/b/grader.py", GRADER)

@@ -35,7 +35,7 @@ def refusing(request: Request) -> Fault | None:
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
-def test_nothing_that_is_written_acts(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_hostile_text_has_no_effect_in_any_output(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     for name in SCRIPTS:
         project.task(name)
     items: list[dict[str, Any]] = [{"type": HOSTILE, "text": HOSTILE}, {"type": "message", "text": "x" * 2_000_000}]
@@ -66,7 +66,7 @@ def test_nothing_that_is_written_acts(project: Project, core: FakeCore, workers:
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "2")], ids=" ".join)
-def test_what_is_waited_for_is_said(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_a_log_says_what_the_run_waits_for(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     """On no terminal there is a line now and then, and the row keeps what it was."""
     project.task("a")
     project.write("conftest.py", "from pytest_core_rollouts.running import display\ndisplay.LINE = 0.5\n")
@@ -98,7 +98,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
 @pytest.mark.parametrize("what", OTHERS)
-def test_what_others_put_on_a_report_crosses_every_boundary(
+def test_values_that_other_hooks_put_on_a_report_do_not_abort_xdist(
     project: Project, core: FakeCore, what: str, workers: tuple[str, ...]
 ) -> None:
     for name in "abc":
@@ -114,7 +114,7 @@ def test_what_others_put_on_a_report_crosses_every_boundary(
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
-def test_answers_that_are_none_to_one_rollout_stop_no_other(
+def test_malformed_responses_to_one_rollout_do_not_stop_the_run(
     project: Project, core: FakeCore, workers: tuple[str, ...]
 ) -> None:
     """They come to the first call of its connection; that there is a Core at all has been seen by then."""
@@ -130,7 +130,7 @@ def test_answers_that_are_none_to_one_rollout_stop_no_other(
     assert [row["sample"] for row in project.records if row["reward"] is None] == [1]
 
 
-def test_one_answer_that_never_comes_at_the_start_ends_no_run(project: Project, core: FakeCore) -> None:
+def test_a_first_request_without_a_response_does_not_end_the_run(project: Project, core: FakeCore) -> None:
     project.task("a")
     project.write(
         "conftest.py", "from pytest_core_rollouts.engine import core_access\ncore_access.FIRST_ANSWER = 1.0\n"

@@ -74,7 +74,7 @@ def exported_rewards(project: Project) -> dict[str, list[object]]:
     return {f"{group['task']}": [sample["reward"] for sample in group["samples"]] for group in groups}
 
 
-def test_solutions_that_leave_what_cannot_be_captured(project: Project) -> None:
+def test_outputs_that_can_not_be_captured_earn_0(project: Project) -> None:
     """The oracle's script is an agent that does anything."""
     tricks = {
         **{name: command for name, (command, _) in OUTPUTS.items()},
@@ -105,7 +105,7 @@ def test_solutions_that_leave_what_cannot_be_captured(project: Project) -> None:
 
 
 @needs_codex
-def test_programs_that_their_own_agent_ends(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_ends_its_own_program_earns_0(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an agent can do to the program that runs it, to the forwarder beside it, and to what it prints."""
     url = "http://127.0.0.1:48080/v1/responses"
     post = f"import urllib.request as r\ntry: r.urlopen('{url}', b'{{}}', 9)\nexcept OSError: pass"
@@ -161,7 +161,7 @@ def test_programs_that_their_own_agent_ends(project: Project, monkeypatch: pytes
 
 
 @needs_codex
-def test_no_agent_stops_the_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_agent_can_stop_the_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two have their model refuse the key, after a request that they made by hand; one claims to have spent all tokens.
 
     The honest one, which runs last, is not stopped by them.

@@ -29,7 +29,7 @@ def details(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
-def test_a_run_leaves_a_report_and_says_its_size(project: Project, workers: tuple[str, ...]) -> None:
+def test_a_run_writes_the_report_and_prints_its_size(project: Project, workers: tuple[str, ...]) -> None:
     project.task()
     result = project.run("tasks", "--samples", "2", "--rollout-html", "there/report.html", *workers)
     assert outcomes(result) == {"passed": 2}
@@ -38,7 +38,7 @@ def test_a_run_leaves_a_report_and_says_its_size(project: Project, workers: tupl
     assert re.fullmatch(r"there/report\.html \(\d+\.\d kB, 2 rollouts\)", line)
 
 
-def test_it_covers_this_run_and_compares_with_the_baseline(project: Project, core: FakeCore) -> None:
+def test_the_report_covers_this_run_and_compares_it_with_the_baseline(project: Project, core: FakeCore) -> None:
     project.task()
     core.script = lambda body: Script(answer=RIGHT)
     project.run("tasks", "--rollout-out", "all.jsonl")
@@ -50,7 +50,7 @@ def test_it_covers_this_run_and_compares_with_the_baseline(project: Project, cor
     assert [agent["change"]["text"] for agent in held["baseline"]["agents"]] == ["-1.000"]
 
 
-def test_expected_values_stay_hidden_and_items_within_their_number(project: Project, core: FakeCore) -> None:
+def test_expected_values_are_hidden_and_items_are_limited(project: Project, core: FakeCore) -> None:
     project.task()
     items = [{"type": "message", "id": f"i{at}", "role": "assistant", "content": []} for at in range(9)]
     core.script = lambda body: Script(answer=WRONG, items=items)
@@ -62,7 +62,7 @@ def test_expected_values_stay_hidden_and_items_within_their_number(project: Proj
     assert not any("expected" in reason for reason in detail["reasons"])
 
 
-def test_a_report_that_cannot_be_written_costs_no_row_and_is_no_success(project: Project) -> None:
+def test_a_report_that_can_not_be_written_fails_the_run_and_loses_no_row(project: Project) -> None:
     project.task()
     project.write("file", "")
     result = project.run("tasks", "--rollout-html", "file/r.html")
@@ -94,7 +94,7 @@ def report(project: Project, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=project.path, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_the_verb_writes_the_same_report_from_the_file(project: Project) -> None:
+def test_the_verb_report_writes_the_same_file(project: Project) -> None:
     project.task()
     project.run("tasks", "--rollout-out", "rows.jsonl", "--rollout-html", "run.html")
     done = report(project, "rows.jsonl", "--html", "verb.html")
@@ -104,7 +104,7 @@ def test_the_verb_writes_the_same_report_from_the_file(project: Project) -> None
     assert (project.path / "verb.html").read_bytes() == (project.path / "run.html").read_bytes()
 
 
-def test_the_verb_says_what_is_wrong_in_one_line(project: Project) -> None:
+def test_the_verb_report_prints_errors_in_one_line(project: Project) -> None:
     project.task()
     project.run("tasks", "--rollout-out", "rows.jsonl")
     done = report(project, "rows.jsonl", "--html", ".")

@@ -82,7 +82,7 @@ def git(folder: Path, *args: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_core")
-def test_nothing_that_an_agent_left_runs(project: Project, canaries: Path) -> None:
+def test_no_file_that_an_agent_left_runs_on_the_host(project: Project, canaries: Path) -> None:
     files = harmful_files(canaries)
     assert len(files) >= 30
     assert_harmful(project.path / "proof", canaries)
@@ -116,7 +116,7 @@ def assert_harmful(folder: Path, canaries: Path) -> None:
         canary.unlink()
 
 
-def test_nothing_that_a_core_names_runs(project: Project, core: FakeCore, canaries: Path) -> None:
+def test_no_file_that_a_core_names_runs_on_the_host(project: Project, core: FakeCore, canaries: Path) -> None:
     files = {**harmful_files(canaries), **dict.fromkeys(CORE_PATHS, b"x")}
     outputs = {f"/workspace/outputs/{path}": content for path, content in files.items()}
     items = [{"id": f"{MARK}/../conftest.py", "type": MARK, "text": MARK}]
@@ -164,13 +164,13 @@ def test_folders_of_kept_files_are_refused_under_any_name(project: Project, cana
     assert list(canaries.iterdir()) == []
 
 
-def test_a_folder_of_tests_may_be_called_like_it(project: Project) -> None:
+def test_a_folder_of_tests_may_have_the_name_of_kept_files(project: Project) -> None:
     project.unit_tests("mine.files/test_unit.py")
     assert outcomes(project.run()) == {"passed": 2}
     assert outcomes(project.run("mine.files/test_unit.py")) == {"passed": 2}
 
 
-def test_missing_folders_are_named_with_the_setting_that_uploads_them(project: Project, core: FakeCore) -> None:
+def test_missing_kept_files_are_reported_with_the_setting_that_uploads_them(project: Project, core: FakeCore) -> None:
     core.script = lambda body: Script(answer=RIGHT, artifacts={"/workspace/outputs/a": b"A"})
     project.task("sum", yaml="outputs: [a]")
     project.run("tasks", "--rollout-items", "files", "--rollout-out", "r.jsonl")

@@ -13,7 +13,7 @@ from tests.support.fake_core import FakeCore, Script
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
-def test_one_file_of_its_own_for_each_run(project: Project, workers: tuple[str, ...]) -> None:
+def test_each_run_writes_its_own_jsonl(project: Project, workers: tuple[str, ...]) -> None:
     project.task()
     for _ in range(2):
         result = project.run("tasks", "--samples", "3", *workers)
@@ -32,7 +32,7 @@ def test_one_file_of_its_own_for_each_run(project: Project, workers: tuple[str, 
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kolkata", "<-11>11"])
-def test_times_are_utc_wherever_a_run_is(project: Project, zone: str) -> None:
+def test_times_are_utc_in_every_time_zone(project: Project, zone: str) -> None:
     project.task()
     before = datetime.now(timezone.utc) - timedelta(seconds=1)
     project.run_apart("tasks", env={"TZ": zone})
@@ -43,7 +43,7 @@ def test_times_are_utc_wherever_a_run_is(project: Project, zone: str) -> None:
     assert before - timedelta(seconds=1) < named < datetime.now(timezone.utc)
 
 
-def test_an_existing_file_is_appended_to_and_the_table_covers_this_run(project: Project, core: FakeCore) -> None:
+def test_rows_are_appended_and_the_table_only_covers_this_run(project: Project, core: FakeCore) -> None:
     project.task()
     out = project.path / "there/rows.jsonl"
     args = ("tasks", "--rollout-out", str(out), "--rollout-report", "table.md")
@@ -62,7 +62,7 @@ def test_an_existing_file_is_appended_to_and_the_table_covers_this_run(project: 
     assert not (project.path / "runs").exists()
 
 
-def test_a_report_that_cannot_be_written_costs_no_row(project: Project) -> None:
+def test_a_report_that_can_not_be_written_loses_no_row(project: Project) -> None:
     project.task()
     project.write("file", "")
     result = project.run("tasks", "--rollout-report", "file/table.md")
@@ -72,7 +72,9 @@ def test_a_report_that_cannot_be_written_costs_no_row(project: Project) -> None:
 
 
 @pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
-def test_junit(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_junit_shows_the_outcome_and_duration_of_each_rollout(
+    project: Project, core: FakeCore, workers: tuple[str, ...]
+) -> None:
     project.task("right")
     project.task("wrong")
     project.task("broken")

@@ -28,7 +28,7 @@ def bodies(core: FakeCore) -> str:
 
 
 @WORKERS
-def test_two_tasks_with_graders_of_their_own(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_each_task_can_have_its_own_grader(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     for name, reward in (("a", 0.25), ("b", 1)):
         folder = project.task(name)
         (folder / "expected.json").unlink()
@@ -39,7 +39,7 @@ def test_two_tasks_with_graders_of_their_own(project: Project, core: FakeCore, w
     assert "SECRET_OF_THE_GRADER" not in bodies(core)
 
 
-def test_reasons_are_shown_field_by_field(project: Project) -> None:
+def test_reasons_of_a_grader_are_shown_key_by_key(project: Project) -> None:
     project.task("a")
     project.write(
         "tasks/a/grader.py",
@@ -76,7 +76,7 @@ def grade(answer):
 
 
 @WORKERS
-def test_values_that_json_has_no_word_for_make_the_same_row_in_a_worker(
+def test_values_that_json_can_not_express_give_the_same_row_in_a_worker(
     project: Project, workers: tuple[str, ...]
 ) -> None:
     project.task("a")
@@ -93,7 +93,9 @@ def test_values_that_json_has_no_word_for_make_the_same_row_in_a_worker(
 
 
 @WORKERS
-def test_a_grader_that_raises_is_an_error_with_the_answer_kept(project: Project, workers: tuple[str, ...]) -> None:
+def test_a_grader_that_raises_is_an_error_and_the_row_keeps_the_answer(
+    project: Project, workers: tuple[str, ...]
+) -> None:
     project.task("a")
     project.write("tasks/a/grader.py", "def grade(answer):\n    return answer.value['no such key']\n")
     result = project.run("tasks", *workers)
@@ -103,7 +105,7 @@ def test_a_grader_that_raises_is_an_error_with_the_answer_kept(project: Project,
     assert row["error"] == "the grader raised KeyError: 'no such key' (grader.py:2)"
 
 
-def test_a_grader_with_a_fault_is_a_collection_error(project: Project, core: FakeCore) -> None:
+def test_a_grader_with_a_syntax_error_is_a_collection_error(project: Project, core: FakeCore) -> None:
     project.task("a")
     project.write("tasks/a/grader.py", "def grade(:\n")
     result = project.run("tasks")
@@ -115,7 +117,7 @@ def test_a_grader_with_a_fault_is_a_collection_error(project: Project, core: Fak
 # The hook
 
 
-def test_the_hook_grades_and_none_leaves_it_to_the_task(project: Project, core: FakeCore) -> None:
+def test_the_task_is_graded_normally_if_the_hook_returns_none(project: Project, core: FakeCore) -> None:
     core.script = lambda body: Script(answer=WRONG)
     project.task("a")
     project.task("deep/b")
@@ -134,7 +136,7 @@ def test_the_hook_grades_and_none_leaves_it_to_the_task(project: Project, core: 
     assert outcomes(result) == {"passed": 2, "failed": 1}
 
 
-def test_a_hook_of_another_folder_is_not_asked(project: Project, core: FakeCore) -> None:
+def test_a_hook_only_grades_tasks_in_its_folder(project: Project, core: FakeCore) -> None:
     core.script = lambda body: Script(answer=WRONG)
     project.task("one/a")
     project.task("two/b")
@@ -143,7 +145,7 @@ def test_a_hook_of_another_folder_is_not_asked(project: Project, core: FakeCore)
     assert {task: row["reward"] for task, row in rows(project).items()} == {"one/a": 1.0, "two/b": 0.0}
 
 
-def test_a_hook_that_returns_no_grade_is_an_error(project: Project) -> None:
+def test_a_hook_that_returns_an_invalid_grade_is_an_error(project: Project) -> None:
     project.task("a")
     project.write("conftest.py", "def pytest_rollout_grade(): return 'yes'\n")
     assert outcomes(project.run("tasks")) == {"errors": 1}
@@ -154,7 +156,9 @@ def test_a_hook_that_returns_no_grade_is_an_error(project: Project) -> None:
 
 
 @pytest.mark.parametrize(("reward", "outcome", "solved"), [(0.8, "passed", "1/1"), (0.79, "failed", "0/1")])
-def test_a_threshold(project: Project, reward: float, outcome: str, solved: str) -> None:
+def test_a_rollout_passes_if_its_reward_reaches_pass_threshold(
+    project: Project, reward: float, outcome: str, solved: str
+) -> None:
     project.task("a", yaml="pass_threshold: 0.8")
     project.write("tasks/a/grader.py", f"def grade(): return {reward}\n")
     result = project.run("tasks")
@@ -168,7 +172,9 @@ def test_a_threshold(project: Project, reward: float, outcome: str, solved: str)
 
 
 @WORKERS
-def test_files_are_kept_and_the_grader_gets_them(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_output_files_are_kept_and_passed_to_the_grader(
+    project: Project, core: FakeCore, workers: tuple[str, ...]
+) -> None:
     artifacts = {"/workspace/outputs/fix.patch": b"--- a\n+++ b\n", "/workspace/outputs/r/x.md": b"X"}
     core.script = lambda body: Script(artifacts=artifacts)
     project.task("a", yaml='outputs: [fix.patch, "r/*.md"]')
@@ -188,7 +194,7 @@ def test_files_are_kept_and_the_grader_gets_them(project: Project, core: FakeCor
 
 @WORKERS
 @pytest.mark.parametrize("reward", [0, "fault"])
-def test_a_secret_goes_to_the_sandbox_and_nowhere_else(
+def test_a_secret_variable_only_reaches_the_sandbox(
     project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch, reward: int | str, workers: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("TEAM_TOKEN", SECRET)
@@ -222,7 +228,7 @@ def test_a_task_whose_variable_is_not_set_is_skipped(
     assert not core.sessions
 
 
-def test_a_secret_is_in_no_digest(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_does_not_change_the_digest(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.task("a", yaml="env: {TOKEN: {from_env: TEAM_TOKEN, secret: true}}")
     for value in (SECRET, "another-secret"):
         monkeypatch.setenv("TEAM_TOKEN", value)
@@ -234,7 +240,7 @@ def test_a_secret_is_in_no_digest(project: Project, monkeypatch: pytest.MonkeyPa
 
 
 @WORKERS
-def test_xfail_may_name_agents(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_xfail_can_be_limited_to_agents(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     core.script = lambda body: Script(answer=WRONG)
     project.task("a", yaml="xfail: {reason: too long, harnesses: [codex], models: [small]}")
     result = project.run(
@@ -248,7 +254,7 @@ def test_xfail_may_name_agents(project: Project, core: FakeCore, workers: tuple[
 
 @WORKERS
 @pytest.mark.parametrize("passing", [2, 1])
-def test_what_was_expected_to_fail_is_gained_when_half_of_it_passes(
+def test_an_xfail_is_reported_as_gained_if_half_of_its_samples_pass(
     project: Project, core: FakeCore, passing: int, workers: tuple[str, ...]
 ) -> None:
     core.script = lambda body: Script(answer=RIGHT if int(body["metadata"]["sample"]) < passing else WRONG)

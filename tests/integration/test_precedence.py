@@ -23,7 +23,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("said", "expected"), CASES)
-def test_the_order(
+def test_the_command_line_wins_over_task_yaml_then_ini_then_default(
     project: Project, core: FakeCore, said: tuple[bool, bool, bool], expected: tuple[float, int, str]
 ) -> None:
     line, yaml, ini = said
@@ -37,14 +37,14 @@ def test_the_order(
     assert {record["settings"]["timeout"] for record in project.records} == {timeout}
 
 
-def test_allowed_domains_of_a_task(project: Project, core: FakeCore) -> None:
+def test_allowed_domains_of_a_task_are_sent(project: Project, core: FakeCore) -> None:
     project.task(yaml="network: {allowed_domains: [data.example.com]}")
     project.run("tasks")
     (session,) = core.sessions.values()
     assert session.body["environment"]["network"] == {"access": "restricted", "allowed_domains": ["data.example.com"]}
 
 
-def test_lists_and_flags_of_the_ini_file(project: Project, core: FakeCore) -> None:
+def test_the_ini_file_can_set_lists_and_flags(project: Project, core: FakeCore) -> None:
     project.task()
     project.ini(
         "rollout_harness = codex claude_sdk",
@@ -70,7 +70,7 @@ def test_a_list_on_the_command_line_replaces_the_ini_files(project: Project, cor
     assert [session.body["agent"]["x_agents_core"]["harness"] for session in core.sessions.values()] == ["mcode"]
 
 
-def test_paths_of_the_ini_file_count_from_the_rootdir(project: Project) -> None:
+def test_paths_in_the_ini_file_are_relative_to_the_rootdir(project: Project) -> None:
     project.task()
     project.write("agents/one.yaml", "harness: codex")
     project.ini("rollout_agent = agents/one.yaml", "rollout_report = table.md")

@@ -84,7 +84,7 @@ def test_both_solve_every_bundled_task_side_by_side(bundled: Project, workers: t
 
 @needs_codex
 @needs_claude
-def test_both_score_nothing_with_wrong_answers(bundled: Project) -> None:
+def test_both_earn_0_with_wrong_answers(bundled: Project) -> None:
     with ScriptedModel(failing) as model:
         result = bundled.run_apart(*agents(bundled, model.url))
     assert outcomes(result) == {"failed": 10}, text_of(result)
@@ -94,7 +94,7 @@ def test_both_score_nothing_with_wrong_answers(bundled: Project) -> None:
 @pytest.mark.slow
 @needs_codex
 @needs_claude
-def test_twenty_at_once(bundled: Project) -> None:
+def test_twenty_rollouts_run_at_the_same_time(bundled: Project) -> None:
     """All of them wait for their models at the same time."""
     with ScriptedModel(solving, delay=4.0) as model:
         result = bundled.run_apart(
@@ -106,7 +106,7 @@ def test_twenty_at_once(bundled: Project) -> None:
 
 
 @needs_codex
-def test_captures_and_parameters(bundled: Project) -> None:
+def test_model_parameters_are_sent_and_requests_are_captured(bundled: Project) -> None:
     params = {"temperature": 0.5, "seed": "{sample}", "metadata": {"rollout": "{rollout_id}"}}
     options = ["--rollout-model-params", json.dumps(params), "--rollout-capture", "kept/models", "--samples", "2"]
     url = ["--model", "my-policy", "--model-base-url", "URL/r/{rollout_id}/v1", "--harness", "codex"]
@@ -130,7 +130,7 @@ def test_captures_and_parameters(bundled: Project) -> None:
 
 @needs_codex
 @pytest.mark.parametrize("workers", [(), ("-n", "1")])
-def test_a_capture_holds_no_secret_of_a_task(
+def test_a_capture_contains_no_secret_of_a_task(
     project: Project, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("MODEL_API_KEY", KEY)
@@ -158,9 +158,7 @@ def test_a_capture_holds_no_secret_of_a_task(
     assert "[masked], again [masked]" in kept.read_text()
 
 
-def test_what_is_not_installed_is_said_before_anything_is_paid_for(
-    bundled: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_agent_program_is_a_usage_error(bundled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     bundled.write("empty/nothing")
     monkeypatch.setenv("PATH", str(bundled.path / "empty"))
     monkeypatch.setenv("NPM_CONFIG_PREFIX", str(bundled.path / "empty"))
@@ -173,7 +171,7 @@ def test_what_is_not_installed_is_said_before_anything_is_paid_for(
         assert "not installed" not in text_of(result), "only who runs something needs it"
 
 
-def test_a_key_is_needed_before_anything_runs(bundled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_model_key_is_a_usage_error(bundled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MODEL_API_KEY")
     options = ["--model", "m", "--model-base-url", "http://127.0.0.1:9/v1", "tasks", "--core", "embedded"]
     said = usage_error(bundled.run_apart("--harness", "codex", *options))

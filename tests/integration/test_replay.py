@@ -59,7 +59,7 @@ def new_rows(project: Project) -> dict[tuple[str, int], dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("no_core")
-def test_answers_are_graded_by_what_is_expected_today_with_no_core_and_no_key(project: Project) -> None:
+def test_answers_are_graded_by_the_current_tasks_without_core_or_key(project: Project) -> None:
     project.task("a", expected={"x": 1})
     old(project, row("a", 0, 0.0, {"x": 1}), row("a", 1, 1.0, {"x": 2}))
     result = project.run_apart("--rollout-replay", "old.jsonl", "-v")
@@ -76,7 +76,7 @@ def test_answers_are_graded_by_what_is_expected_today_with_no_core_and_no_key(pr
 
 
 @pytest.mark.usefixtures("no_core")
-def test_the_new_row_names_its_source_and_keeps_what_it_says_of_the_agent(project: Project) -> None:
+def test_the_new_row_names_its_source_and_keeps_the_agent(project: Project) -> None:
     project.task("a", expected={"x": 1.1}, yaml="tolerance: {relative: 0.01}\n")
     old(project, row("a", 0, 0.0, {"x": 1.105}, attempt=2, started_at="2026-11-01T00:00:00+00:00"))
     assert project.run(*REPLAY).ret == 0
@@ -109,7 +109,7 @@ def test_the_new_row_names_its_source_and_keeps_what_it_says_of_the_agent(projec
 
 
 @pytest.mark.usefixtures("no_core")
-def test_what_has_no_answer_keeps_its_result(project: Project) -> None:
+def test_a_row_without_an_answer_keeps_its_result(project: Project) -> None:
     project.task("a")
     missing = "no answer.json: the agent left no files in /workspace/outputs"
     no_json = {"answer_text": "x = 1", "notes": ["the answer is not valid JSON: Expecting value (line 1, column 1)"]}
@@ -142,7 +142,7 @@ def test_what_has_no_answer_keeps_its_result(project: Project) -> None:
 
 
 @pytest.mark.usefixtures("no_core")
-def test_a_grader_of_the_projects_own_grades_again(project: Project) -> None:
+def test_a_grader_of_the_project_grades_again(project: Project) -> None:
     folder = project.task("a")
     (folder / "grader.py").write_text("def grade(answer):\n    return answer.value['x'] / 4\n")
     old(project, row("a", 0, 1.0, {"x": 1}), row("a", 1, 1.0, {"y": 1}))
@@ -162,7 +162,7 @@ def test_a_grader_of_the_projects_own_grades_again(project: Project) -> None:
         (("tasks/a/instruction.md::codex-default-1",), ["a::1"]),
     ],
 )
-def test_the_usual_filters_choose_among_rows(project: Project, args: tuple[str, ...], selected: list[str]) -> None:
+def test_filters_of_pytest_select_rows(project: Project, args: tuple[str, ...], selected: list[str]) -> None:
     project.task("a")
     project.task("b")
     project.task("c")  # not in the file
@@ -172,7 +172,7 @@ def test_the_usual_filters_choose_among_rows(project: Project, args: tuple[str, 
 
 
 @pytest.mark.usefixtures("no_core")
-def test_rows_of_tasks_that_are_gone_are_named(project: Project) -> None:
+def test_rows_of_removed_tasks_are_named(project: Project) -> None:
     project.task("a")
     old(project, row("a", 0, 1.0, {"x": 1}), row("old", 0, 1.0, {"x": 1}))
     text = text_of(project.run(*REPLAY))
@@ -181,7 +181,7 @@ def test_rows_of_tasks_that_are_gone_are_named(project: Project) -> None:
 
 
 @pytest.mark.usefixtures("no_core")
-def test_samples_of_several_runs_are_counted_on_and_of_repeated_rows_one_counts(project: Project) -> None:
+def test_samples_of_several_runs_are_numbered_on_and_repeated_rows_count_once(project: Project) -> None:
     project.task("a")
     old(
         project,
@@ -197,7 +197,7 @@ def test_samples_of_several_runs_are_counted_on_and_of_repeated_rows_one_counts(
 
 
 @pytest.mark.usefixtures("no_core")
-def test_groups_of_several_runs_stay_apart(project: Project) -> None:
+def test_groups_of_several_runs_are_not_merged(project: Project) -> None:
     """A replay of two policies' runs is two groups for training, each as complete as it was."""
     project.task("a", expected={"x": 1})
     planned = {"run": 2, "agent": 2, "tasks": 1, "group": 2}
@@ -289,7 +289,7 @@ def test_workers_share_a_replay_and_gates_judge_it(project: Project) -> None:
 
 
 @pytest.mark.usefixtures("no_core")
-def test_agent_files_are_not_needed(project: Project) -> None:
+def test_a_replay_needs_no_agent_files(project: Project) -> None:
     project.task("a")
     agent = {"name": "short prompt", "slug": "short-prompt-1b5c35", "digest": "d"}
     old(project, row("a", 0, 0.0, {"x": 1}, agent=agent))
@@ -312,7 +312,7 @@ def test_agent_files_are_not_needed(project: Project) -> None:
         (("--rollout-replay", "pipe"), "--rollout-replay: "),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_a_usage_error(project: Project, args: tuple[str, ...], error: str) -> None:
+def test_an_invalid_replay_is_a_usage_error(project: Project, args: tuple[str, ...], error: str) -> None:
     project.task("a")
     old(project, row("a", 0, 1.0, {"x": 1}))
     project.write("empty.jsonl")

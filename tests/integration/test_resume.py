@@ -53,7 +53,7 @@ def failing(core: FakeCore, *names: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "3")], ids=len)
-def test_what_has_a_result_is_kept_and_the_rest_is_run(
+def test_finished_rollouts_are_kept_and_the_others_run(
     two_tasks: Project, core: FakeCore, workers: tuple[str, ...]
 ) -> None:
     two_tasks.run("tasks", "--samples", "2")
@@ -105,7 +105,7 @@ def test_a_finished_run_needs_no_core_and_no_key(
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=len)
 @pytest.mark.parametrize(("gate", "code"), [("mean>=0.75", 0), ("mean>=0.76", 1), ("pass^2>=1", 1), ("each", 1)])
-def test_a_finished_run_is_judged_by_its_file(
+def test_a_finished_run_is_judged_by_its_rows(
     two_tasks: Project, core: FakeCore, gate: str, code: int, workers: tuple[str, ...]
 ) -> None:
     def script(body: dict[str, Any]) -> Script:
@@ -122,7 +122,7 @@ def test_a_finished_run_is_judged_by_its_file(
     assert "0 to run" in text_of(result)
 
 
-def test_only_what_infrastructure_spoiled_is_run_again(two_tasks: Project, core: FakeCore) -> None:
+def test_only_rollouts_with_infrastructure_errors_run_again(two_tasks: Project, core: FakeCore) -> None:
     failing(core, "a1", "b0", "b3")
     first = two_tasks.run("tasks", "--samples", "4", "--rollout-retries", "0")
     assert outcomes(first) == {"passed": 5, "errors": 3}
@@ -137,7 +137,7 @@ def test_only_what_infrastructure_spoiled_is_run_again(two_tasks: Project, core:
     assert len(set(core.by_key)) == 11, "each attempt has a key of its own"
 
 
-def test_results_of_the_agents_own_doing_are_kept(two_tasks: Project, core: FakeCore) -> None:
+def test_timeouts_and_failures_of_the_agent_are_kept(two_tasks: Project, core: FakeCore) -> None:
     refused = {"code": "context_length_exceeded", "message": "too long"}
     core.script = lambda body: (
         Script(never_ends=True) if body["metadata"]["task"] == "a" else Script(turn_status="failed", error=refused)
@@ -150,7 +150,7 @@ def test_results_of_the_agents_own_doing_are_kept(two_tasks: Project, core: Fake
 
 
 @pytest.mark.parametrize("torn", [b'{"rollout_id":"2026', b'{"rollout_id":"d","ta', b"{", b'{"rollout_id":"x"\0\0\0'])
-def test_a_torn_last_line_costs_its_rollout_alone(two_tasks: Project, core: FakeCore, torn: bytes) -> None:
+def test_a_row_that_was_cut_off_only_loses_its_rollout(two_tasks: Project, core: FakeCore, torn: bytes) -> None:
     two_tasks.run("tasks")
     path = two_tasks.results[0]
     whole = path.read_bytes()
@@ -167,7 +167,7 @@ def test_a_torn_last_line_costs_its_rollout_alone(two_tasks: Project, core: Fake
 
 @pytest.mark.parametrize("option", ["--rollout-resume", "--rollout-baseline", "--rollout-replay"])
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=len)
-def test_a_torn_last_line_stops_nothing_where_warnings_are_errors(
+def test_a_row_that_was_cut_off_stops_nothing_if_warnings_are_errors(
     two_tasks: Project, option: str, workers: tuple[str, ...]
 ) -> None:
     two_tasks.run("tasks", "--rollout-out", "r.jsonl")
@@ -188,7 +188,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_was_asked_for_otherwise_is_named_and_run_again(two_tasks: Project, core: FakeCore, change: str) -> None:
+def test_rollouts_with_changed_options_are_named_and_run_again(two_tasks: Project, core: FakeCore, change: str) -> None:
     two_tasks.run("tasks", "--samples", "2")
     args, named = CHANGES[change]
     result = resume(two_tasks, "--samples", "2", *args)
@@ -202,7 +202,7 @@ def test_what_was_asked_for_otherwise_is_named_and_run_again(two_tasks: Project,
     assert len(core.sessions) == 8
 
 
-def test_a_changed_input_or_agent_runs_again(project: Project, core: FakeCore) -> None:
+def test_rollouts_with_a_changed_input_or_agent_run_again(project: Project, core: FakeCore) -> None:
     project.task("a")
     project.task("b")
     project.write("agents/one.yaml", "name: one\ninstructions: Be quick.\n")
@@ -218,7 +218,7 @@ def test_a_changed_input_or_agent_runs_again(project: Project, core: FakeCore) -
     assert len(core.sessions) == 5
 
 
-def test_another_matrix_adds_to_the_run(two_tasks: Project, core: FakeCore) -> None:
+def test_other_agents_and_samples_are_added_to_the_run(two_tasks: Project, core: FakeCore) -> None:
     two_tasks.run("tasks", "--samples", "2")
     result = resume(two_tasks, "--harness", "codex", "--harness", "default")
     assert outcomes(result) == {"passed": 4}, text_of(result)
@@ -227,7 +227,7 @@ def test_another_matrix_adds_to_the_run(two_tasks: Project, core: FakeCore) -> N
     assert "codex" in text_of(result)
 
 
-def test_a_filter_runs_its_part(two_tasks: Project, core: FakeCore) -> None:
+def test_a_filter_resumes_only_the_selected_rollouts(two_tasks: Project, core: FakeCore) -> None:
     failing(core, "a0", "b0")
     two_tasks.run("tasks", "--samples", "2", "--rollout-retries", "0")
     core.script = lambda body: Script(answer=RIGHT)
@@ -240,7 +240,9 @@ def test_a_filter_runs_its_part(two_tasks: Project, core: FakeCore) -> None:
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "2")], ids=len)
-def test_changed_grading_costs_no_session(two_tasks: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_answers_are_graded_again_without_a_session_if_only_grading_changed(
+    two_tasks: Project, core: FakeCore, workers: tuple[str, ...]
+) -> None:
     two_tasks.run("tasks", "--samples", "2")
     two_tasks.write("tasks/b/expected.json", json.dumps({"x": 3}))
     requests = len(core.requests)
@@ -261,7 +263,9 @@ def pytest_rollout_grade(task, answer, rollout):
 
 
 @pytest.mark.parametrize("answer", [RIGHT, b"no json", None], ids=["right", "text", "none"])
-def test_an_answer_whose_grader_failed_is_graded_anew(two_tasks: Project, core: FakeCore, answer: bytes | None) -> None:
+def test_an_answer_whose_grader_failed_is_graded_again(
+    two_tasks: Project, core: FakeCore, answer: bytes | None
+) -> None:
     core.script = lambda body: Script(answer=answer)
     two_tasks.write("conftest.py", GRADER.format("raise RuntimeError('no database')"))
     first = two_tasks.run_apart("tasks")
@@ -273,7 +277,7 @@ def test_an_answer_whose_grader_failed_is_graded_anew(two_tasks: Project, core: 
     assert {record.reward for record in counted(two_tasks).values()} == {1.0 if answer == RIGHT else 0.0}
 
 
-def test_a_grader_that_was_broken_and_fixed_has_the_kept_files(project: Project, core: FakeCore) -> None:
+def test_a_fixed_grader_gets_the_kept_files(project: Project, core: FakeCore) -> None:
     """A row never forgets its kept files: not while its grader is broken, and not in a replay of a replay."""
     project.task("a", yaml="outputs: ['*.txt']\n")
     right = "def grade(artifacts):\n    return float(artifacts.get('a.txt') == b'right')\n"
@@ -296,7 +300,7 @@ def test_a_grader_that_was_broken_and_fixed_has_the_kept_files(project: Project,
     assert "include-hidden-files" in text_of(result)
 
 
-def test_a_new_xfail_counts_without_a_session(two_tasks: Project, core: FakeCore) -> None:
+def test_a_new_xfail_applies_without_a_session(two_tasks: Project, core: FakeCore) -> None:
     core.script = lambda body: Script(answer=WRONG)
     two_tasks.run("tasks")
     two_tasks.write("tasks/a/task.yaml", "xfail: not there yet\n")
@@ -306,7 +310,7 @@ def test_a_new_xfail_counts_without_a_session(two_tasks: Project, core: FakeCore
     assert {record.task: record.xfail for record in counted(two_tasks).values()} == {"a": True, "b": False}
 
 
-def test_the_time_of_a_rollout_is_told_once(two_tasks: Project, core: FakeCore) -> None:
+def test_the_duration_of_a_reused_rollout_is_not_reported_again(two_tasks: Project, core: FakeCore) -> None:
     core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.5)
     two_tasks.run("tasks", "--samples", "2")
     result = resume(two_tasks, "--samples", "2", "--junitxml", "j.xml")
@@ -319,7 +323,7 @@ def test_the_time_of_a_rollout_is_told_once(two_tasks: Project, core: FakeCore) 
 # Which file, which run
 
 
-def test_of_several_runs_in_one_file_the_newest_goes_on_or_the_one_named(two_tasks: Project, core: FakeCore) -> None:
+def test_the_newest_run_of_a_file_is_resumed_unless_another_is_named(two_tasks: Project, core: FakeCore) -> None:
     for task in ("a", "b"):
         two_tasks.run(f"tasks/{task}", "--rollout-out", "all.jsonl")
     lines = (two_tasks.path / "all.jsonl").read_text().splitlines()
@@ -337,7 +341,7 @@ def test_of_several_runs_in_one_file_the_newest_goes_on_or_the_one_named(two_tas
     assert len(core.sessions) == 4
 
 
-def test_a_run_that_was_killed_before_its_first_row(two_tasks: Project, core: FakeCore) -> None:
+def test_a_run_that_was_killed_before_its_first_row_can_be_resumed(two_tasks: Project, core: FakeCore) -> None:
     run_id = "20261129T120000Z-1f0c"
     two_tasks.write(f"runs/{run_id}.jsonl")
     result = resume(two_tasks)
@@ -345,7 +349,7 @@ def test_a_run_that_was_killed_before_its_first_row(two_tasks: Project, core: Fa
     assert {row["run_id"] for row in two_tasks.records} == {run_id}
 
 
-def test_what_cannot_be_resumed_is_a_usage_error(two_tasks: Project, core: FakeCore) -> None:
+def test_a_file_that_can_not_be_resumed_is_a_usage_error(two_tasks: Project, core: FakeCore) -> None:
     def refused(*args: str) -> str:
         return usage_error(two_tasks.run("tasks", *args))
 
@@ -368,7 +372,9 @@ def test_what_cannot_be_resumed_is_a_usage_error(two_tasks: Project, core: FakeC
     assert len(core.sessions) == 1
 
 
-def test_a_file_elsewhere_moves_no_task(two_tasks: Project, core: FakeCore, tmp_path: Path) -> None:
+def test_a_jsonl_outside_the_project_does_not_change_task_ids(
+    two_tasks: Project, core: FakeCore, tmp_path: Path
+) -> None:
     """Without an ini file pytest's root is what all paths on the command line have in common."""
     out = str(tmp_path.parent / "r.jsonl")
     two_tasks.run("tasks", "--rollout-out", out)
@@ -381,7 +387,7 @@ def test_a_file_elsewhere_moves_no_task(two_tasks: Project, core: FakeCore, tmp_
     assert len(core.sessions) == 2
 
 
-def test_the_command_that_finishes_is_printed_whole(project: Project, core: FakeCore) -> None:
+def test_the_printed_resume_command_is_complete(project: Project, core: FakeCore) -> None:
     project.task("a b")
     project.task("c")
     failing(core, "a b0", "c1")
@@ -404,7 +410,7 @@ def test_the_command_that_finishes_is_printed_whole(project: Project, core: Fake
     assert len(core.sessions) == 4 + 2 + 1
 
 
-def test_collecting_only_says_nothing_and_writes_nothing(two_tasks: Project, core: FakeCore) -> None:
+def test_collect_only_prints_and_writes_nothing_about_a_resume(two_tasks: Project, core: FakeCore) -> None:
     two_tasks.run("tasks")
     before = Path(two_tasks.results[0]).read_bytes()
     result = resume(two_tasks, "--collect-only", "-q")

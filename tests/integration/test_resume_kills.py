@@ -42,7 +42,9 @@ def resumed(project: Project, *args: str) -> pytest.RunResult:
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "3")], ids=len)
-def test_everything_is_killed_twice(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_a_run_whose_processes_were_killed_twice_finishes_and_pays_nothing_twice(
+    project: Project, core: FakeCore, workers: tuple[str, ...]
+) -> None:
     project.task("a")
     core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.4)
     args = ("tasks", *SAMPLES, *(workers or ("--rollout-concurrency", "2")))
@@ -64,7 +66,7 @@ def test_everything_is_killed_twice(project: Project, core: FakeCore, workers: t
     assert len(core.sessions) == len(completed(core)) == 8, "each was paid for once"
 
 
-def test_a_kill_between_creating_a_session_and_hearing_of_it(project: Project, core: FakeCore) -> None:
+def test_a_session_whose_creation_was_not_answered_before_the_kill_is_adopted(project: Project, core: FakeCore) -> None:
     project.task("a")
     core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.2)
     core.fault = lambda request: Fault(processed=True, hang=True) if request.route == "create" else None
@@ -80,7 +82,7 @@ def test_a_kill_between_creating_a_session_and_hearing_of_it(project: Project, c
     assert {row["session_id"] for row in project.records} == set(core.sessions)
 
 
-def test_where_the_session_is_deleted_already_the_next_attempt_takes_over(project: Project, core: FakeCore) -> None:
+def test_the_next_attempt_runs_if_the_session_was_deleted(project: Project, core: FakeCore) -> None:
     """The row is lost, as on a disk that lost its last seconds; its Session is spent."""
     project.task("a")
     project.run("tasks", "--samples", "3")
@@ -93,7 +95,7 @@ def test_where_the_session_is_deleted_already_the_next_attempt_takes_over(projec
     assert len(core.sessions) == 5
 
 
-def test_an_attempt_that_was_under_way_is_found_behind_a_spoiled_one(project: Project, core: FakeCore) -> None:
+def test_a_second_attempt_that_was_running_is_adopted(project: Project, core: FakeCore) -> None:
     project.task("a")
 
     def script(body: dict[str, Any]) -> Script:
@@ -111,7 +113,7 @@ def test_an_attempt_that_was_under_way_is_found_behind_a_spoiled_one(project: Pr
     assert row["session_id"] == list(core.sessions)[1]
 
 
-def test_leftovers_of_the_killed_are_swept_though_nothing_is_left_to_run(project: Project, core: FakeCore) -> None:
+def test_leftover_sessions_are_deleted_although_nothing_is_left_to_run(project: Project, core: FakeCore) -> None:
     project.task("a")
     core.fault = lambda request: Fault(hang=True) if request.route == "delete" else None
     with Running(project, "tasks") as running:
@@ -125,7 +127,7 @@ def test_leftovers_of_the_killed_are_swept_though_nothing_is_left_to_run(project
     assert all(session.deleted for session in core.sessions.values())
 
 
-def test_an_interrupted_run_says_how_to_go_on(project: Project, core: FakeCore) -> None:
+def test_an_interrupted_run_prints_the_command_that_resumes_it(project: Project, core: FakeCore) -> None:
     project.task("a")
     core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.1 if body["metadata"]["sample"] == "0" else 30)
     with Running(project, "tasks", "--samples", "4") as running:
@@ -143,9 +145,7 @@ def test_an_interrupted_run_says_how_to_go_on(project: Project, core: FakeCore) 
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=len)
-def test_what_was_kept_and_what_was_added_is_counted_once(
-    project: Project, core: FakeCore, workers: tuple[str, ...]
-) -> None:
+def test_kept_and_added_rollouts_are_counted_once(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     project.task("a")
     project.task("b")
     core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.0 if len(core.sessions) < 5 else 300.0)
@@ -163,7 +163,7 @@ def test_what_was_kept_and_what_was_added_is_counted_once(
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == table
 
 
-def test_a_resume_that_is_interrupted_names_what_it_did_not_run(project: Project, core: FakeCore) -> None:
+def test_an_interrupted_resume_names_the_rollouts_that_did_not_run(project: Project, core: FakeCore) -> None:
     project.task("a")
     core.script = lambda body: Script(session_failure="broken")
     project.run("tasks", "--samples", "4", "--rollout-retries", "0")
@@ -179,7 +179,9 @@ def test_a_resume_that_is_interrupted_names_what_it_did_not_run(project: Project
 
 
 @pytest.mark.parametrize("flight", [(), ("--rollout-concurrency", "2")], ids=["one", "two"])
-def test_a_worker_of_a_resumed_run_dies(project: Project, core: FakeCore, flight: tuple[str, ...]) -> None:
+def test_a_resumed_run_finishes_although_a_worker_died(
+    project: Project, core: FakeCore, flight: tuple[str, ...]
+) -> None:
     """Old rows without a reward are not mistaken for what the dead worker had finished."""
     project.task("a")
     core.script = lambda body: Script(session_failure="broken")

@@ -48,7 +48,7 @@ def test_reports_come_in_completion_order(paced: Project) -> None:
     assert [row["task"] for row in paced.records] == ["b", "c", "a"]
 
 
-def test_so_many_are_in_flight_and_no_more(project: Project, core: FakeCore) -> None:
+def test_the_option_concurrency_limits_the_rollouts_in_flight(project: Project, core: FakeCore) -> None:
     project.task("a")
     core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.3)
     project.run("tasks", "--samples", "9", "--rollout-concurrency", "3")
@@ -96,7 +96,7 @@ def pytest_runtest_logreport(report):
 """
 
 
-def test_other_tests_keep_their_order_and_each_fixture_its_time(paced: Project) -> None:
+def test_other_tests_keep_their_order_and_fixtures_end_when_they_should(paced: Project) -> None:
     paced.write("conftest.py", ROOT)
     paced.write("tests/unit/__init__.py")
     paced.write("tests/unit/conftest.py", UNIT)
@@ -137,7 +137,7 @@ def test_maxfail_stops_the_rollouts_in_flight(
     assert all(session.deleted for session in core.sessions.values())
 
 
-def test_lf_ff_and_nf(project: Project, core: FakeCore) -> None:
+def test_lf_ff_and_nf_select_and_order_rollouts(project: Project, core: FakeCore) -> None:
     for name in "abc":
         project.task(name)
     wrong_for(core, "c")
@@ -150,7 +150,7 @@ def test_lf_ff_and_nf(project: Project, core: FakeCore) -> None:
     assert reported(project.run("tasks", "--nf", *order))[0] == "newest-0"
 
 
-def test_a_fault_is_among_the_last_failures(project: Project, core: FakeCore) -> None:
+def test_lf_runs_rollouts_with_errors_again(project: Project, core: FakeCore) -> None:
     project.task("a")
     project.task("b")
     core.script = lambda body: Script(
@@ -161,7 +161,7 @@ def test_a_fault_is_among_the_last_failures(project: Project, core: FakeCore) ->
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
-def test_reported_duration_is_the_rollouts(paced: Project, workers: tuple[str, ...]) -> None:
+def test_the_reported_duration_is_that_of_the_rollout(paced: Project, workers: tuple[str, ...]) -> None:
     options = ("--durations=0", "-vv", "--junitxml=j.xml", "-o", "junit_duration_report=call")
     result = paced.run("tasks", *options, *workers)
     rows = {row["task"]: row["duration_s"] for row in paced.records}
@@ -177,7 +177,9 @@ def test_reported_duration_is_the_rollouts(paced: Project, workers: tuple[str, .
 
 @pytest.mark.parametrize("how", ["fd", "sys", "no", "tee-sys"])
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "worker"])
-def test_every_way_of_capturing(project: Project, core: FakeCore, how: str, workers: tuple[str, ...]) -> None:
+def test_every_capture_mode_works_with_rollouts(
+    project: Project, core: FakeCore, how: str, workers: tuple[str, ...]
+) -> None:
     project.task("a")
     project.task("b")
     project.unit_tests()
@@ -190,7 +192,7 @@ def test_every_way_of_capturing(project: Project, core: FakeCore, how: str, work
 @pytest.mark.parametrize(
     "without", ["xdist", "terminal", "junitxml", "cacheprovider", "setuponly", "stepwise", "logging", "capture"]
 )
-def test_without_a_plugin_of_pytests(project: Project, core: FakeCore, without: str) -> None:
+def test_rollouts_run_without_each_plugin_of_pytest(project: Project, core: FakeCore, without: str) -> None:
     project.task("a")
     project.task("b")
     wrong_for(core, "b")
@@ -200,7 +202,7 @@ def test_without_a_plugin_of_pytests(project: Project, core: FakeCore, without: 
     assert {row["task"]: row["reward"] for row in project.records} == {"a": 1.0, "b": 0.0}
 
 
-def test_setup_show(project: Project) -> None:
+def test_setup_show_works_with_rollouts(project: Project) -> None:
     project.task("a")
     project.unit_tests()
     result = project.run("tasks", "tests", "--setup-show")
@@ -220,7 +222,7 @@ def test_stepwise_is_refused_with_the_reason(
     assert not core.sessions
 
 
-def test_a_process_for_each_item_is_refused(project: Project, core: FakeCore) -> None:
+def test_the_option_forked_is_a_usage_error(project: Project, core: FakeCore) -> None:
     project.task("a")
     option = "parser.addoption('--forked', action='store_true', dest='forked')"
     project.write("conftest.py", f"def pytest_addoption(parser): {option}\n")
@@ -228,7 +230,7 @@ def test_a_process_for_each_item_is_refused(project: Project, core: FakeCore) ->
     assert not core.requests
 
 
-def test_stepwise_is_nobodys_concern_without_rollouts(project: Project) -> None:
+def test_stepwise_works_without_rollouts(project: Project) -> None:
     project.task("a")
     project.unit_tests()
     assert outcomes(project.run("tests", "--sw")) == {"passed": 2}
@@ -253,7 +255,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.mark.parametrize("how", SKIPS)
 @pytest.mark.parametrize("workers", [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "2")], ids=len)
-def test_what_is_skipped_is_never_started(project: Project, core: FakeCore, how: str, workers: tuple[str, ...]) -> None:
+def test_skipped_rollouts_are_not_started(project: Project, core: FakeCore, how: str, workers: tuple[str, ...]) -> None:
     project.task("a")
     project.task("b")
     project.write("conftest.py", HOOK.format(SKIPS[how]))
@@ -282,7 +284,7 @@ def test_deselected_rollouts_are_not_started(paced: Project, core: FakeCore) -> 
 @pytest.mark.parametrize(
     ("stream", "most"), [("live", 8), pytest.param("silent", 8 + 2, marks=pytest.mark.slow)], ids=["live", "silent"]
 )
-def test_few_requests_each(project: Project, core: FakeCore, stream: str, most: int) -> None:
+def test_each_rollout_needs_few_requests(project: Project, core: FakeCore, stream: str, most: int) -> None:
     project.task("a")
     core.script = lambda body: Script(answer=RIGHT, turn_seconds=3.0 if stream == "live" else 20.0, stream=stream)
     assert outcomes(project.run("tasks", "--samples", "4")) == {"passed": 4}
@@ -292,7 +294,7 @@ def test_few_requests_each(project: Project, core: FakeCore, stream: str, most: 
     assert core.counts["sessions"] == 2  # whether the Core is there, and what is left on it
 
 
-def test_many(project: Project, core: FakeCore) -> None:
+def test_two_hundred_rollouts_run_with_fifty_in_flight(project: Project, core: FakeCore) -> None:
     for name in "abcd":
         project.task(name)
     wrong_for(core, "d")
@@ -303,7 +305,7 @@ def test_many(project: Project, core: FakeCore) -> None:
 
 
 @pytest.mark.parametrize(("limits", "fewer"), [("-Sn 150", False), ("-Sn 150; ulimit -Hn 150", True)])
-def test_few_open_files_cost_no_rollout(project: Project, core: FakeCore, limits: str, fewer: bool) -> None:
+def test_a_low_limit_of_open_files_loses_no_rollout(project: Project, core: FakeCore, limits: str, fewer: bool) -> None:
     """The soft limit is raised; under a low hard one fewer rollouts are in flight, and a line says so."""
     project.task("a")
     core.script = lambda body: Script(turn_seconds=0.3, answer=RIGHT)

@@ -7,7 +7,7 @@ import asyncio
 from tests.integration.conftest import Project, outcomes, text_of
 
 
-def test_rollouts_run_beside_a_running_loop(project: Project) -> None:
+def test_rollouts_run_while_an_event_loop_runs_in_the_main_thread(project: Project) -> None:
     project.task()
 
     async def within() -> None:

@@ -92,7 +92,7 @@ def test_keys_are_in_no_output_and_no_file(
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=len)
-def test_keys_that_a_server_repeats(secretive: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_keys_that_a_server_repeats_are_masked(secretive: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     said = f"bad request: x-api-key: {MODEL_KEY[::-1]} Authorization: Bearer {core.api_key} {MODEL_KEY}"
     body = json.dumps({"error": {"message": said, "code": "bad", "type": "invalid_request_error", "param": None}})
     core.fault = lambda request: Fault(status=400, body=body.encode()) if request.route == "create" else None
@@ -102,7 +102,7 @@ def test_keys_that_a_server_repeats(secretive: Project, core: FakeCore, workers:
     assert "bad request: x-api-key: [masked]" in text_of(result)
 
 
-def test_keys_in_the_locals_of_a_fault(secretive: Project, core: FakeCore) -> None:
+def test_keys_in_the_locals_of_a_traceback_are_masked(secretive: Project, core: FakeCore) -> None:
     """An error of our own, or of a hook, is shown by pytest with its locals."""
     secretive.write(
         "conftest.py",
@@ -134,7 +134,9 @@ GIVEN = {
 
 
 @pytest.mark.parametrize("option", GIVEN)
-def test_a_key_as_an_option_is_refused_and_not_repeated(secretive: Project, core: FakeCore, option: str) -> None:
+def test_an_option_that_contains_a_key_is_refused_without_showing_it(
+    secretive: Project, core: FakeCore, option: str
+) -> None:
     flag, value = GIVEN[option]
     result = secretive.run("tasks", "--harness", "codex", flag, value.format(MODEL_KEY))
     error = usage_error(result)
@@ -146,7 +148,7 @@ def test_a_key_as_an_option_is_refused_and_not_repeated(secretive: Project, core
 @pytest.mark.parametrize(
     "text", ["sk-" + "proj" + "a1B2" * 6, "ghp_" + "a1B2c3" * 6, "AKIA" + "ABCD1234" * 2], ids=["sk", "gh", "aws"]
 )
-def test_what_looks_like_a_key_is_refused_too(project: Project, core: FakeCore, text: str) -> None:
+def test_an_option_that_looks_like_a_key_is_refused(project: Project, core: FakeCore, text: str) -> None:
     project.task("a")
     error = usage_error(project.run("tasks", "--rollout-label", f"k={text}"))
     assert "--rollout-label: looks like an API key" in error
@@ -155,13 +157,13 @@ def test_what_looks_like_a_key_is_refused_too(project: Project, core: FakeCore, 
     assert "ini key rollout_label: looks like an API key" in usage_error(project.run("tasks"))
 
 
-def test_a_parameter_that_is_called_a_key_is_refused(project: Project) -> None:
+def test_a_harness_parameter_named_like_a_key_is_refused(project: Project) -> None:
     project.task("a")
     error = usage_error(project.run("tasks", "--harness", "codex", "--rollout-harness-config", 'codex:api_key="abc"'))
     assert "--rollout-harness-config: sets an API key, by its name" in error
 
 
-def test_a_short_or_stand_in_key_is_no_key(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_and_placeholder_values_are_not_keys(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.task("a")
     for value in ("short", "EMPTY", "dummy-key"):
         monkeypatch.setenv("MODEL_API_KEY", value)
@@ -201,7 +203,7 @@ def hidden(project: Project, *args: str) -> pytest.RunResult:
     ],
     ids=["note", "assert", "fail"],
 )
-def test_what_own_graders_say_is_hidden(
+def test_texts_of_the_project_s_graders_are_hidden(
     project: Project, core: FakeCore, grader: str, workers: tuple[str, ...]
 ) -> None:
     project.task("a")
@@ -216,7 +218,7 @@ def test_what_own_graders_say_is_hidden(
         assert row["notes"] == ["the grader's note is (hidden)"]
 
 
-def test_hidden_in_what_a_resume_and_a_replay_write(project: Project, core: FakeCore) -> None:
+def test_expected_values_are_hidden_in_the_rows_of_a_resume_and_a_replay(project: Project, core: FakeCore) -> None:
     project.task("a", expected={"x": CANARY})
     hidden(project)
     [path] = project.results
@@ -227,6 +229,6 @@ def test_hidden_in_what_a_resume_and_a_replay_write(project: Project, core: Fake
     assert all(reason["expected"] == "(hidden)" for row in project.records for reason in row["reasons"])
 
 
-def test_a_log_says_what_differs_only_where_it_may(project: Project, core: FakeCore) -> None:
+def test_expected_values_are_shown_without_the_option(project: Project, core: FakeCore) -> None:
     project.task("a", expected={"x": CANARY})
     assert CANARY in text_of(project.run("tasks"))

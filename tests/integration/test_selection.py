@@ -43,7 +43,7 @@ def listed(project: Project, *args: str) -> list[str]:
 MATRIX = ("--harness", "codex", "--harness", "claude_sdk", "--samples", "2")
 
 
-def test_node_ids(two: Project) -> None:
+def test_node_ids_name_task_harness_model_and_sample(two: Project) -> None:
     assert node_ids(two.run("tasks", *MATRIX, "--model", "m-1", "--collect-only", "-q")) == [
         f"tasks/{task}/instruction.md::{harness}-m-1-{sample}"
         for task in ("logins", "sales")
@@ -73,11 +73,11 @@ def test_node_ids(two: Project) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_choosing(two: Project, args: tuple[str, ...], expected: list[str]) -> None:
+def test_rollouts_are_selected_by_k_m_and_paths(two: Project, args: tuple[str, ...], expected: list[str]) -> None:
     assert listed(two, *MATRIX, *args) == expected
 
 
-def test_a_task_is_chosen_by_its_exact_id(project: Project) -> None:
+def test_the_option_task_selects_by_exact_id(project: Project) -> None:
     for name in ("sum", "sum-2", "sql/sum"):
         project.task(name)
     assert listed(project, "--rollout-task", "sum") == ["tasks/sum::default-default-0"]
@@ -87,7 +87,7 @@ def test_a_task_is_chosen_by_its_exact_id(project: Project) -> None:
     ]
 
 
-def test_models_of_any_name(project: Project, core: FakeCore) -> None:
+def test_models_with_any_name_have_unique_node_ids(project: Project, core: FakeCore) -> None:
     project.task()
     models = [part for model in ODD_MODELS for part in ("--model", model)]
     ids = node_ids(project.run("tasks", "--harness", "codex", *models, "--collect-only", "-q"))
@@ -107,7 +107,7 @@ def test_models_of_any_name(project: Project, core: FakeCore) -> None:
     assert [path.parent for path in project.results] == [project.path / "runs"]
 
 
-def test_one_rollout_by_the_id_that_is_printed(two: Project, core: FakeCore) -> None:
+def test_a_rollout_is_selected_by_the_printed_node_id(two: Project, core: FakeCore) -> None:
     core.script = lambda body: Script(answer=WRONG if body["metadata"]["agent"].startswith("codex-a-b-") else RIGHT)
     args = ("--harness", "codex", "--model", "a[b]", "--model", "m")
     for workers in ((), ("-n", "2")):
@@ -136,7 +136,7 @@ def test_lf_runs_exactly_what_failed(two: Project, core: FakeCore, workers: tupl
 
 
 @pytest.mark.parametrize("name", ["a[b]", "a::b", "a\\x41", "in[x]/a"])
-def test_a_path_that_pytest_could_not_select_is_an_error(two: Project, core: FakeCore, name: str) -> None:
+def test_a_path_that_pytest_can_not_select_is_a_collection_error(two: Project, core: FakeCore, name: str) -> None:
     folder = two.task(name)
     result = two.run("tasks", "--continue-on-collection-errors")
     assert outcomes(result) == {"passed": 2, "errors": 1}, text_of(result)
@@ -149,7 +149,7 @@ def test_tags_are_markers_even_when_markers_are_strict(two: Project) -> None:
     assert "security: tag of a task" not in text_of(two.run("--markers"))
 
 
-def test_a_tag_may_be_registered_by_the_project(two: Project) -> None:
+def test_a_project_can_register_a_tag_as_a_marker(two: Project) -> None:
     """`--strict-markers` asks for it, and the description stays the project's."""
     two.ini("addopts = --strict-markers\nmarkers = security(level): about logins")
     assert listed(two, "tasks", "-m", "security") == ["tasks/logins::default-default-0"]
@@ -157,7 +157,9 @@ def test_a_tag_may_be_registered_by_the_project(two: Project) -> None:
 
 
 @pytest.mark.parametrize("tag", ["slow", "skipif", "rollout"])
-def test_a_tag_that_is_a_plugins_marker_is_that_tasks_error(project: Project, core: FakeCore, tag: str) -> None:
+def test_a_tag_with_the_name_of_a_plugin_s_marker_is_a_collection_error(
+    project: Project, core: FakeCore, tag: str
+) -> None:
     """It would do to the task's rollouts what the plugin does to tests."""
     project.write("conftest.py", "def pytest_configure(config): config.addinivalue_line('markers', 'slow: takes long')")
     project.task("a", yaml=f"tags: [{tag}]")
@@ -168,7 +170,7 @@ def test_a_tag_that_is_a_plugins_marker_is_that_tasks_error(project: Project, co
     assert [session.metadata["task"] for session in core.sessions.values()] == ["b"]
 
 
-def test_the_marker_carries_exact_values(project: Project) -> None:
+def test_the_marker_rollout_has_exact_values(project: Project) -> None:
     project.task()
     project.write(
         "conftest.py",
@@ -184,7 +186,7 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
-def test_tasks_outside_of_the_root_directory_keep_ids_of_their_own(project: Project, workers: tuple[str, ...]) -> None:
+def test_tasks_outside_the_rootdir_have_different_node_ids(project: Project, workers: tuple[str, ...]) -> None:
     for name in ("a", "b"):
         project.task(name)
     project.write("ci/pytest.ini", "[pytest]\n")
@@ -194,7 +196,7 @@ def test_tasks_outside_of_the_root_directory_keep_ids_of_their_own(project: Proj
     assert sorted(row["task"] for row in rows) == ["../tasks/a", "../tasks/b"]
 
 
-def test_a_task_in_a_folder_that_pytest_leaves_out_is_named(project: Project) -> None:
+def test_a_task_in_a_folder_of_norecursedirs_gives_a_warning(project: Project) -> None:
     """By its ini key norecursedirs; a task is not silently absent from a run, or from a check."""
     project.task("a")
     project.task("build")

@@ -41,7 +41,7 @@ def samples(line: str) -> int:
     return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
 
 
-def test_samples_are_counted() -> None:
+def test_the_helper_counts_samples_of_a_not_run_line() -> None:
     assert samples("not run: a default-default 0-3, 7") == 5
     assert samples("not run: a default-default 7") == 1
 
@@ -78,7 +78,7 @@ WAYS = [
 
 @pytest.mark.parametrize(("number", "group"), KINDS)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_signal_ends_in_order(
+def test_a_signal_cancels_rollouts_writes_rows_and_deletes_sessions(
     project: Project, slow_core: FakeCore, number: signal.Signals, group: bool, way: tuple[str, ...]
 ) -> None:
     with Running(project, "tasks", *way) as pytest_:
@@ -112,7 +112,7 @@ def assert_not_run(project: Project, ended: Ended, *, ran: int, count: int) -> N
         assert "the run was interrupted" not in text
 
 
-def test_a_sigint_inherited_as_ignored(project: Project, slow_core: FakeCore) -> None:
+def test_a_sigint_that_was_inherited_as_ignored_ends_the_run(project: Project, slow_core: FakeCore) -> None:
     deaf = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
     with Running(project, "tasks", *ALONE, prefix=deaf) as pytest_:
         until(lambda: in_flight(slow_core) == 20 and len(rows(project)) == QUICK, "rollouts in flight")
@@ -122,7 +122,7 @@ def test_a_sigint_inherited_as_ignored(project: Project, slow_core: FakeCore) ->
 
 
 @pytest.mark.parametrize("way", [pytest.param(ALONE, id="alone"), pytest.param(SHARDED, id="sharded")])
-def test_a_second_one_ends_at_once(project: Project, way: tuple[str, ...]) -> None:
+def test_a_second_signal_ends_the_process_at_once(project: Project, way: tuple[str, ...]) -> None:
     """It does not wait for the orderly end, whose last step names each Session that it could not delete."""
     project.task("a", yaml="samples: 20")
     with FakeCore(script=lambda body: Script(never_ends=True, ignore_cancel=True)) as core:
@@ -148,7 +148,7 @@ def project_run_id(ended: Ended) -> str:
     return match[1]
 
 
-def test_what_cannot_be_ended_is_named(project: Project) -> None:
+def test_sessions_that_can_not_be_deleted_are_named(project: Project) -> None:
     project.task("a", yaml="samples: 5")
     with FakeCore(script=lambda body: Script(never_ends=True, ignore_cancel=True)) as core:
         with Running(project, "tasks", *ALONE, env={"OPENAI_BASE_URL": core.base_url}) as pytest_:
@@ -164,7 +164,7 @@ def test_what_cannot_be_ended_is_named(project: Project) -> None:
 
 
 @pytest.mark.parametrize("way", [pytest.param(ONE_EACH, id="one-each"), pytest.param(SHARDED, id="sharded")])
-def test_workers_whose_controller_was_killed_clean_up(
+def test_workers_cancel_and_delete_after_their_controller_was_killed(
     project: Project, slow_core: FakeCore, way: tuple[str, ...]
 ) -> None:
     temporary = project.path / "tmp"
@@ -185,7 +185,7 @@ def test_workers_whose_controller_was_killed_clean_up(
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
-def test_sigterm_while_collecting(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_sigterm_ends_a_run_that_is_collecting(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     project.task("a")
     hook = "def pytest_collection_modifyitems():\n    Path(__file__).with_name('here').touch()\n    time.sleep(3600)\n"
     project.write("conftest.py", f"import time\nfrom pathlib import Path\n\n{hook}")
@@ -200,7 +200,7 @@ def test_sigterm_while_collecting(project: Project, core: FakeCore, workers: tup
     assert not project.results
 
 
-def test_sigterm_while_another_test_runs(project: Project, slow_core: FakeCore) -> None:
+def test_sigterm_ends_another_test_and_its_fixtures(project: Project, slow_core: FakeCore) -> None:
     body = "    print('here', flush=True)\n    try:\n        time.sleep(3600)\n    finally:\n        print('tidied')\n"
     project.write("tests/test_long.py", f"import time\n\ndef test_long():\n{body}")
     with Running(project, "tests", "tasks", "-s", *ALONE) as pytest_:
@@ -238,7 +238,7 @@ def test_next():
 
 @pytest.mark.parametrize(("number", "group"), KINDS)
 @pytest.mark.parametrize("way", [pytest.param(ONE_EACH, id="one-each"), pytest.param(SHARDED, id="sharded")])
-def test_a_worker_that_is_busy_with_another_test_holds_up_nobody(
+def test_a_worker_in_another_test_does_not_delay_the_end(
     project: Project, slow_core: FakeCore, number: signal.Signals, group: bool, way: tuple[str, ...]
 ) -> None:
     """It is interrupted as it would be without workers: told as nothing, and its fixtures end."""
@@ -259,7 +259,7 @@ def test_a_worker_that_is_busy_with_another_test_holds_up_nobody(
     assert all(session.deleted for session in slow_core.sessions.values())
 
 
-def test_a_test_that_lets_nothing_end_it_ends_with_its_worker(project: Project, slow_core: FakeCore) -> None:
+def test_a_test_that_ignores_interrupts_is_ended_with_its_worker(project: Project, slow_core: FakeCore) -> None:
     stubborn = (
         "    while True:\n        try:\n            time.sleep(3600)\n        except BaseException:\n            pass\n"
     )

@@ -18,7 +18,7 @@ SHARDED = ("-n", "2", "--rollout-concurrency", "4")
 
 @pytest.mark.parametrize("way", [(), SHARDED], ids=["alone", "sharded"])
 @pytest.mark.parametrize("gate", [(), ("--rollout-gate", "none"), ("--rollout-gate", "mean>=0.5")], ids=" ".join)
-def test_an_interrupted_run_is_no_success(
+def test_an_interrupted_run_exits_with_2(
     project: Project, core: FakeCore, gate: tuple[str, ...], way: tuple[str, ...]
 ) -> None:
     project.task("a", yaml="samples: 8")
@@ -37,7 +37,7 @@ def test_an_interrupted_run_is_no_success(
 
 
 @pytest.mark.slow
-def test_a_turn_that_never_ends_holds_up_nobody(project: Project) -> None:
+def test_a_turn_that_never_ends_does_not_delay_other_rollouts(project: Project) -> None:
     project.task("a", yaml="samples: 2")
     project.task("b")
 
@@ -57,7 +57,7 @@ def test_a_turn_that_never_ends_holds_up_nobody(project: Project) -> None:
     assert "2 failed, 1 passed" in ended.text
 
 
-def test_a_core_that_never_answers_holds_up_nobody(project: Project) -> None:
+def test_a_core_that_never_answers_does_not_delay_the_end(project: Project) -> None:
     """It makes the Session, and then accepts connections without a word: the limit holds, and no thread stays."""
     project.task("a")
 
@@ -75,7 +75,9 @@ def test_a_core_that_never_answers_holds_up_nobody(project: Project) -> None:
 
 
 @pytest.mark.parametrize("way", [(), ("-n", "2"), SHARDED], ids=["alone", "workers", "sharded"])
-def test_what_would_meet_every_rollout_ends_the_run(project: Project, core: FakeCore, way: tuple[str, ...]) -> None:
+def test_an_error_that_affects_every_rollout_ends_the_run(
+    project: Project, core: FakeCore, way: tuple[str, ...]
+) -> None:
     project.task("a", yaml="samples: 30")
     core.script = lambda body: Script(answer=WRONG, turn_seconds=0.3)
     core.fault = lambda request: Fault(status=403) if request.route == "create" and request.nth > 6 else None
@@ -91,7 +93,7 @@ def test_what_would_meet_every_rollout_ends_the_run(project: Project, core: Fake
     assert outcomes(result)["failed"] <= 6
 
 
-def test_pytest_exit_of_another_plugin_ends_in_order(project: Project, core: FakeCore) -> None:
+def test_pytest_exit_of_another_plugin_cancels_rollouts_and_deletes_sessions(project: Project, core: FakeCore) -> None:
     project.task("a", yaml="samples: 8")
     core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.0 if len(core.sessions) < 2 else 3600.0)
     hook = "def pytest_runtest_logreport(report):\n    if report.when == 'call': pytest.exit('enough', returncode=9)\n"

@@ -34,7 +34,7 @@ def sprung(project: Project) -> Path:
 
 
 @pytest.mark.parametrize("name", ["evil", "test_evil", "sql/evil"])
-def test_a_conftest_at_a_tasks_top_ends_the_run_before_it_is_imported(
+def test_a_conftest_in_a_task_is_refused_before_it_is_imported(
     project: Project, core: FakeCore, sprung: Path, name: str
 ) -> None:
     folder = project.task(name)
@@ -52,7 +52,7 @@ def test_a_conftest_at_a_tasks_top_ends_the_run_before_it_is_imported(
 
 
 @pytest.mark.parametrize("name", ["pytest.ini", ".pytest.ini", "pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml"])
-def test_settings_of_pytest_at_a_tasks_top_end_the_run(project: Project, core: FakeCore, name: str) -> None:
+def test_settings_of_pytest_in_a_task_are_refused(project: Project, core: FakeCore, name: str) -> None:
     folder = project.task("evil")
     section = {"setup.cfg": "tool:pytest", "pyproject.toml": "tool.pytest.ini_options"}.get(name, "pytest")
     project.write(f"tasks/evil/{name}", f'[{section}]\nrollout_samples = "3"\n')
@@ -63,7 +63,7 @@ def test_settings_of_pytest_at_a_tasks_top_end_the_run(project: Project, core: F
     assert not core.requests
 
 
-def test_half_a_task_and_a_linked_task_are_refused_too(project: Project, core: FakeCore, sprung: Path) -> None:
+def test_settings_in_incomplete_and_linked_tasks_are_refused(project: Project, core: FakeCore, sprung: Path) -> None:
     project.write("tasks/half/task.yaml", "")
     project.write("tasks/half/pytest.ini", "[pytest]\n")
     project.write("tasks/half/conftest.py", TRAP.format(sprung))
@@ -81,7 +81,7 @@ def test_half_a_task_and_a_linked_task_are_refused_too(project: Project, core: F
     assert not sprung.exists()
 
 
-def test_nothing_below_a_task_is_imported_however_it_is_named(project: Project, core: FakeCore, sprung: Path) -> None:
+def test_no_file_below_a_task_is_imported(project: Project, core: FakeCore, sprung: Path) -> None:
     """pytest looks into `test*` of each named folder, and a task may well have hidden tests there."""
     trap = TRAP.format(sprung)
     for place in ("files", "files/test_sub", "solution", "tests", "test_more"):
@@ -98,7 +98,7 @@ def test_nothing_below_a_task_is_imported_however_it_is_named(project: Project, 
         assert not sprung.exists(), path
 
 
-def test_a_run_of_other_tests_is_not_concerned(project: Project, sprung: Path) -> None:
+def test_a_run_of_other_tests_is_not_affected(project: Project, sprung: Path) -> None:
     project.task("evil")
     project.write("tasks/evil/conftest.py", TRAP.format(sprung))
     project.unit_tests()
@@ -107,7 +107,7 @@ def test_a_run_of_other_tests_is_not_concerned(project: Project, sprung: Path) -
         assert not sprung.exists()
 
 
-def test_check_names_the_file_without_letting_pytest_read_it(project: Project, sprung: Path) -> None:
+def test_check_names_the_settings_file_before_pytest_reads_it(project: Project, sprung: Path) -> None:
     project.task("evil")
     project.write("tasks/evil/pytest.ini", "[pytest]\npythonpath = .\nfilterwarnings = error::trap.X\n")
     project.write("tasks/evil/trap.py", TRAP.format(sprung))
@@ -134,7 +134,7 @@ HOSTILE = {
 }
 
 
-def test_names_that_act_are_refused_and_shown_escaped(project: Project, core: FakeCore) -> None:
+def test_hostile_names_are_refused_and_shown_escaped(project: Project, core: FakeCore) -> None:
     project.task("good")
     for name in HOSTILE.values():
         project.task(name)
@@ -158,7 +158,7 @@ def test_names_that_act_are_refused_and_shown_escaped(project: Project, core: Fa
     assert all(line.isprintable() for line in listed.outlines)
 
 
-def test_sixty_thousand_tags_are_one_error(project: Project) -> None:
+def test_sixty_thousand_tags_give_one_error(project: Project) -> None:
     project.task("many", yaml=f"tags: [{', '.join(f't{number}' for number in range(60_000))}]\n")
     project.task("fifty", yaml=f"tags: [{', '.join(f't{number}' for number in range(50))}]\n")
     result = project.run("tasks", "--continue-on-collection-errors")

@@ -81,7 +81,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("args", "message"), REFUSED, ids=[args[:60] for args, _ in REFUSED])
-def test_a_value_that_cannot_be_is_refused(
+def test_an_invalid_value_is_a_usage_error(
     project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch, args: str, message: str
 ) -> None:
     monkeypatch.setenv("MODEL_API_KEY", "model-key-0123456789")
@@ -99,7 +99,7 @@ def test_a_value_that_cannot_be_is_refused(
     assert not (project.path / "runs").exists()
 
 
-def test_an_ini_key_is_named_as_such(project: Project) -> None:
+def test_an_invalid_ini_key_is_named_in_the_error(project: Project) -> None:
     project.task()
     project.ini("rollout_timeout = soon")
     assert usage_error(project.run("tasks")).startswith(
@@ -108,25 +108,29 @@ def test_an_ini_key_is_named_as_such(project: Project) -> None:
 
 
 @pytest.mark.usefixtures("no_core")
-@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
-def test_no_core(project: Project, workers: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_a_missing_core_is_a_usage_error_before_workers_start(project: Project, workers: tuple[str, ...]) -> None:
+    """Eight workers took most of a minute to start."""
     project.unit_tests()
     project.task()
-    line = usage_error(project.run_apart("tasks", "tests", "--harness", "codex", *workers))
-    assert line.startswith(
+    result = project.run_apart("tasks", "tests", "--harness", "codex", "-v", *workers)
+    assert usage_error(result).startswith(
         "no Core configured; set OPENAI_BASE_URL and OPENAI_API_KEY, pass --core URL, or use --core embedded"
     )
+    assert "bringing up nodes" not in text_of(result)
 
 
 @pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
-def test_no_key(project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]) -> None:
+def test_a_missing_key_is_a_usage_error(
+    project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
+) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     project.task()
     assert usage_error(project.run("tasks", *workers)) == f"the Core at {core.base_url} needs a key: set OPENAI_API_KEY"
     assert not core.requests
 
 
-def test_rubbish_in_the_environment(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_url_in_the_environment_is_a_usage_error(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.task()
     monkeypatch.setenv("OPENAI_BASE_URL", "http://core.example/v1")
     assert usage_error(project.run("tasks")).startswith(
@@ -137,7 +141,7 @@ def test_rubbish_in_the_environment(project: Project, monkeypatch: pytest.Monkey
     assert project.run("tasks", "--core", "https://core.example", "--collect-only").ret == 0
 
 
-def test_no_key_for_a_models_own_endpoint(project: Project, core: FakeCore) -> None:
+def test_a_missing_key_of_a_model_endpoint_is_a_usage_error(project: Project, core: FakeCore) -> None:
     project.task()
     args = ("--harness", "codex", "--model", "m", "--model-base-url", "https://m.example/v1")
     assert (
@@ -149,13 +153,13 @@ def test_no_key_for_a_models_own_endpoint(project: Project, core: FakeCore) -> N
     assert not core.requests
 
 
-def test_a_name_that_is_not_utf8(project: Project) -> None:
+def test_a_name_that_is_not_utf8_is_a_usage_error(project: Project) -> None:
     project.task()
     line = usage_error(project.run_apart("--model", b"m\xff".decode("utf-8", "surrogateescape")))
     assert line == "--model: 'm\\udcff' is not UTF-8"
 
 
-def test_a_results_file_that_holds_something_else(project: Project, core: FakeCore) -> None:
+def test_a_jsonl_with_other_content_is_a_usage_error(project: Project, core: FakeCore) -> None:
     project.task()
     project.write("notes.txt", "dear diary")
     line = usage_error(project.run("tasks", "--rollout-out", "notes.txt"))
@@ -164,7 +168,7 @@ def test_a_results_file_that_holds_something_else(project: Project, core: FakeCo
     assert (project.path / "notes.txt").read_text() == "dear diary"
 
 
-def test_a_run_that_never_began_names_no_file_and_no_way_to_go_on(project: Project, core: FakeCore) -> None:
+def test_a_run_that_did_not_start_prints_no_path_and_no_resume_command(project: Project, core: FakeCore) -> None:
     project.task()
     core.fault = lambda request: Fault(status=401, body=b'{"error": {"message": "no"}}')
     result = project.run("tasks")
@@ -173,11 +177,3 @@ def test_a_run_that_never_began_names_no_file_and_no_way_to_go_on(project: Proje
     assert "not run: " in text_of(result)
     assert "to finish" not in text_of(result)
     assert not [line for line in result.outlines if line.endswith(".jsonl") and "results in" not in line]
-
-
-def test_a_missing_core_is_an_error_before_workers_start(project: Project) -> None:
-    """Eight workers took most of a minute to start."""
-    project.task("a")
-    result = project.run_apart("tasks", "-n", "2", "-v", env={"OPENAI_BASE_URL": "", "OPENAI_API_KEY": ""})
-    assert usage_error(result).startswith("no Core configured; set OPENAI_BASE_URL and OPENAI_API_KEY")
-    assert "worker" not in text_of(result)

@@ -29,7 +29,7 @@ def run_tasks(project: Project, core: FakeCore, scripts: list[Script], *options:
     return int(result.ret), [row["reward"] for row in project.records], text_of(result)
 
 
-def test_one_rollout_stops_nothing(project: Project, core: FakeCore) -> None:
+def test_a_fault_of_one_rollout_does_not_stop_the_run(project: Project, core: FakeCore) -> None:
     for name in ("a", "b", "c"):
         project.task(name, expected={"n": 1})
     code, rewards, _ = run_tasks(project, core, [refusing(), Script(answer=RIGHT)], "--rollout-gate", "mean>=0")
@@ -37,7 +37,7 @@ def test_one_rollout_stops_nothing(project: Project, core: FakeCore) -> None:
     assert rewards == [None, 1.0, 1.0]
 
 
-def test_two_tasks_stop_the_run_and_two_samples_of_one_do_not(project: Project, core: FakeCore) -> None:
+def test_a_fault_in_two_tasks_stops_the_run(project: Project, core: FakeCore) -> None:
     for name in ("a", "b"):
         project.task(name, expected={"n": 1})
     code, rewards, output = run_tasks(project, core, [refusing()], "--samples", "3")
@@ -46,28 +46,28 @@ def test_two_tasks_stop_the_run_and_two_samples_of_one_do_not(project: Project, 
     assert "the Turn failed: authentication_error: 401 from the model" in output
 
 
-def test_in_a_run_of_one_task_two_rollouts_do(project: Project, core: FakeCore) -> None:
+def test_a_fault_in_two_rollouts_stops_a_run_of_one_task(project: Project, core: FakeCore) -> None:
     project.task("a", expected={"n": 1})
     code, rewards, _ = run_tasks(project, core, [refusing()], "--samples", "5")
     assert (code, rewards) == (2, [None, None])
 
 
 @pytest.mark.parametrize("items", ["inline", "none"])
-def test_what_an_agent_may_have_asked_for_itself_is_no_witness(project: Project, core: FakeCore, items: str) -> None:
+def test_a_fault_that_an_agent_may_have_caused_does_not_count(project: Project, core: FakeCore, items: str) -> None:
     for name in ("a", "b", "c"):
         project.task(name, expected={"n": 1})
     code, rewards, _ = run_tasks(project, core, [refusing(acted=True)], "--rollout-items", items)
     assert (code, rewards) == (1, [None] * 3)
 
 
-def test_a_turn_that_completes_refutes_what_was_seen_before(project: Project, core: FakeCore) -> None:
+def test_a_completed_turn_between_two_faults_lets_the_run_go_on(project: Project, core: FakeCore) -> None:
     for name in ("a", "b", "c"):
         project.task(name, expected={"n": 1})
     code, rewards, _ = run_tasks(project, core, [refusing(), Script(answer=RIGHT), refusing()])
     assert (code, rewards) == (1, [None, 1.0, None])
 
 
-def test_the_engine_goes_by_the_same_rule(core: FakeCore) -> None:
+def test_the_engine_has_the_same_rule(core: FakeCore) -> None:
     tasks = [replace(TASK, id=name) for name in ("a", "b", "c")]
     agents = [Agent(harness="codex", name="one")]
     core.script = lambda body: refusing()

@@ -40,7 +40,7 @@ def six(project: Project, core: FakeCore) -> Project:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=" ".join)
-def test_every_way_to_distribute(six: Project, core: FakeCore, way: tuple[str, ...]) -> None:
+def test_every_distribution_mode_gives_the_same_rows(six: Project, core: FakeCore, way: tuple[str, ...]) -> None:
     result = six.run("tasks", "tests", "--samples", "2", *way)
     assert outcomes(result) == {"passed": 6, "failed": 2}, text_of(result)
     assert result.ret == 1
@@ -53,7 +53,7 @@ def test_every_way_to_distribute(six: Project, core: FakeCore, way: tuple[str, .
 
 
 @pytest.mark.parametrize("way", [(), ("-n", "2"), SHARDED], ids=" ".join)
-def test_without_pytests_terminal(six: Project, core: FakeCore, way: tuple[str, ...]) -> None:
+def test_workers_run_without_the_terminal_plugin(six: Project, core: FakeCore, way: tuple[str, ...]) -> None:
     first = six.run_apart("tasks", "-p", "no:terminal", *way)
     [path] = six.results
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
@@ -64,7 +64,7 @@ def test_without_pytests_terminal(six: Project, core: FakeCore, way: tuple[str, 
     assert "3 rollouts: 3 tasks, 1 sample each" in (six.path / "r.md").read_text()
 
 
-def test_a_group_is_part_of_no_rollouts_id(six: Project, core: FakeCore) -> None:
+def test_loadgroup_does_not_change_rollout_ids(six: Project, core: FakeCore) -> None:
     hook = "item.add_marker(pytest.mark.xdist_group('one'))"
     six.write(
         "conftest.py", f"import pytest\n\ndef pytest_collection_modifyitems(items):\n    for item in items: {hook}\n"
@@ -76,13 +76,13 @@ def test_a_group_is_part_of_no_rollouts_id(six: Project, core: FakeCore) -> None
 
 
 @pytest.mark.parametrize("dist", ["loadscope", "worksteal", "each"])
-def test_several_in_flight_are_dealt_out_by_us_alone(six: Project, core: FakeCore, dist: str) -> None:
+def test_the_option_concurrency_can_not_be_combined_with_dist(six: Project, core: FakeCore, dist: str) -> None:
     said = usage_error(six.run_apart("tasks", *SHARDED, "--dist", dist))
     assert "--dist" in said
     assert not core.sessions
 
 
-def test_nothing_can_run_in_each_worker(six: Project, core: FakeCore) -> None:
+def test_the_option_dist_each_is_a_usage_error(six: Project, core: FakeCore) -> None:
     said = usage_error(six.run_apart("tasks", "-n", "2", "--dist", "each"))
     assert "--dist each" in said
     assert not core.sessions
@@ -95,7 +95,9 @@ def test_items_are_the_same_with_and_without_workers(six: Project) -> None:
 
 
 @pytest.mark.parametrize("workers", [("-n", "2"), SHARDED], ids=len)
-def test_workers_that_collect_different_items(six: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_a_run_whose_workers_collect_different_items_fails(
+    six: Project, core: FakeCore, workers: tuple[str, ...]
+) -> None:
     odd = "def pytest_collection_modifyitems(items):\n    if os.environ.get('PYTEST_XDIST_WORKER') == 'gw1': "
     six.write("conftest.py", f"import os\n\n{odd}items.pop()\n")
     result = six.run_apart("tasks", *workers)
@@ -106,7 +108,7 @@ def test_workers_that_collect_different_items(six: Project, core: FakeCore, work
     assert not core.sessions
 
 
-def test_each_worker_keeps_so_many_in_flight(project: Project, core: FakeCore) -> None:
+def test_the_option_concurrency_applies_to_each_worker(project: Project, core: FakeCore) -> None:
     project.task("a")
     core.script = lambda body: Script(answer=RIGHT, turn_seconds=1.0)
     project.run("tasks", "--samples", "16", "-n", "2", "--rollout-concurrency", "4")
@@ -136,7 +138,7 @@ def test_hostile(number, monkeypatch):
 
 @pytest.mark.parametrize("order", [("tests", "tasks"), ("tasks", "tests")], ids=" ".join)
 @pytest.mark.parametrize("way", [(), ("-n", "1", "--rollout-concurrency", "4")], ids=len)
-def test_other_tests_have_their_process_to_themselves(
+def test_other_tests_run_without_rollouts_in_flight(
     project: Project, core: FakeCore, way: tuple[str, ...], order: tuple[str, str]
 ) -> None:
     """They may do to it what they like: no rollout is in flight until the last of them is over."""
@@ -155,7 +157,7 @@ def test_other_tests_have_their_process_to_themselves(
     assert len(rows(project)) == 6
 
 
-def test_workers_given_by_tx_all_get_their_part(project: Project, core: FakeCore) -> None:
+def test_workers_that_are_given_by_tx_all_get_rollouts(project: Project, core: FakeCore) -> None:
     project.task("a")
     project.write("conftest.py", WHERE)
     args = ("--tx", "3*popen", "-d", "--rollout-concurrency", "2")
@@ -196,7 +198,7 @@ def same(row: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def test_odd_answers_make_the_same_rows_in_a_worker(project: Project, core: FakeCore) -> None:
+def test_unusual_answers_give_the_same_rows_in_a_worker(project: Project, core: FakeCore) -> None:
     for name in (*ODD, "right", "broken"):
         project.task(name)
 
@@ -221,7 +223,7 @@ def test_odd_answers_make_the_same_rows_in_a_worker(project: Project, core: Fake
     assert len(found[0]) == len(ODD) + 2
 
 
-def test_reports_carry_plain_types_only(project: Project, core: FakeCore) -> None:
+def test_reports_only_contain_plain_types(project: Project, core: FakeCore) -> None:
     project.task("a")
     core.script = lambda body: Script(answer=RIGHT, usage={"total_tokens": 12})
     hook = "def pytest_runtest_logreport(report):\n    print('PROPS', report.user_properties)\n"
@@ -235,7 +237,7 @@ def test_reports_carry_plain_types_only(project: Project, core: FakeCore) -> Non
 
 
 @pytest.mark.slow
-def test_large_rows_of_many_workers_stay_whole(project: Project, core: FakeCore) -> None:
+def test_large_rows_of_many_workers_are_not_mixed(project: Project, core: FakeCore) -> None:
     project.task("a", yaml="samples: 60")
     item = {"type": "message", "text": "é" * 50_000}
     core.script = lambda body: Script(answer=RIGHT, items=[item])

@@ -37,7 +37,7 @@ def check(project: Project, core: FakeCore, ended: Ended, count: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [ONE_AT_A_TIME, SHARDED, SCOPES], ids=" ".join)
-def test_a_worker_killed_with_rollouts_in_flight(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+def test_rollouts_of_a_killed_worker_run_again(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     for name in "abcd":
         project.task(name)
     core.script = lambda body: Script(answer=RIGHT, turn_seconds=1.5)
@@ -49,7 +49,7 @@ def test_a_worker_killed_with_rollouts_in_flight(project: Project, core: FakeCor
 
 @pytest.mark.parametrize("hook", ["collection_modifyitems", "sessionfinish"])
 @pytest.mark.parametrize("workers", [ONE_AT_A_TIME, SHARDED], ids=" ".join)
-def test_a_worker_that_dies_before_its_first_rollout_or_with_all_of_them_told(
+def test_a_worker_that_dies_before_its_first_or_after_its_last_report_loses_nothing(
     project: Project, core: FakeCore, workers: tuple[str, ...], hook: str
 ) -> None:
     """The one that replaces it has all of its work to do, or none: another plugin may crash it at the very end."""
@@ -86,7 +86,7 @@ def pytest_runtest_logreport(report):
 
 @pytest.mark.parametrize("workers", [ONE_AT_A_TIME, SHARDED, SCOPES], ids=" ".join)
 @pytest.mark.parametrize("when", ["setup", "teardown"])
-def test_a_worker_that_dies_while_it_reports(
+def test_a_worker_that_dies_during_a_report_loses_and_repeats_nothing(
     project: Project, core: FakeCore, workers: tuple[str, ...], when: str
 ) -> None:
     """What the controller has heard of is not told again, though the worker's word that it is done has not come."""
@@ -108,7 +108,7 @@ def pytest_rollout_grade(task):
 
 
 @pytest.mark.parametrize("workers", [ONE_AT_A_TIME, SHARDED], ids=" ".join)
-def test_a_rollout_that_kills_each_worker_is_given_up(
+def test_a_rollout_that_kills_two_workers_is_an_error(
     project: Project, core: FakeCore, workers: tuple[str, ...]
 ) -> None:
     for name in "abcdef":
@@ -137,7 +137,7 @@ def test_a_rollout_that_kills_each_worker_is_given_up(
     assert len(core.sessions) == made + owed, "those that were given up, and no others"
 
 
-def test_another_test_that_kills_its_worker_is_blamed_itself(project: Project, core: FakeCore) -> None:
+def test_another_test_that_kills_its_worker_is_reported_as_crashed(project: Project, core: FakeCore) -> None:
     project.task("a")
     project.write("tests/test_die.py", "import os\n\ndef test_die(): os._exit(3)\n\ndef test_live(): pass\n")
     with Running(project, "tests", "tasks", "--samples", "6", *SHARDED) as pytest_:
@@ -150,7 +150,7 @@ def test_another_test_that_kills_its_worker_is_blamed_itself(project: Project, c
 
 @pytest.mark.parametrize("most", [0, 1])
 @pytest.mark.parametrize("workers", [ONE_AT_A_TIME, SHARDED], ids=" ".join)
-def test_a_limit_of_restarts_is_honored_and_what_did_not_run_is_named(
+def test_max_worker_restart_applies_and_rollouts_that_did_not_run_are_named(
     project: Project, core: FakeCore, workers: tuple[str, ...], most: int
 ) -> None:
     for name in "abcdefgh":
@@ -179,7 +179,7 @@ def test_a_limit_of_restarts_is_honored_and_what_did_not_run_is_named(
 
 
 @pytest.mark.slow
-def test_workers_that_always_die_come_to_an_end(project: Project, core: FakeCore) -> None:
+def test_a_run_whose_workers_always_die_ends(project: Project, core: FakeCore) -> None:
     project.task("a")
     project.write("conftest.py", DIES.format(when="setup", task="tasks/a/", always=True))
     with Running(project, "tasks", "--samples", "40", *SHARDED) as pytest_:
@@ -194,7 +194,9 @@ def test_workers_that_always_die_come_to_an_end(project: Project, core: FakeCore
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("workers", [ONE_AT_A_TIME, SHARDED], ids=" ".join)
-def test_workers_killed_at_any_moment(project: Project, core: FakeCore, workers: tuple[str, ...], seed: int) -> None:
+def test_workers_killed_at_random_moments_lose_nothing(
+    project: Project, core: FakeCore, workers: tuple[str, ...], seed: int
+) -> None:
     dice = random.Random(seed)
     for name in "abcd":
         project.task(name)
@@ -222,7 +224,7 @@ def test_workers_killed_at_any_moment(project: Project, core: FakeCore, workers:
     assert all(session.deleted for session in core.sessions.values())
 
 
-def test_a_crash_is_no_news_to_a_run_without_rollouts(project: Project) -> None:
+def test_a_worker_crash_in_a_run_without_rollouts_is_left_to_xdist(project: Project) -> None:
     project.task("a")
     project.write("tests/test_die.py", "import os\n\ndef test_die(): os._exit(3)\n\ndef test_live(): pass\n")
     result = project.run_apart("tests", "-n", "2")

@@ -1,3 +1,5 @@
+"""Agent files: every key, its default, and its errors."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -47,7 +47,7 @@ def folders(temporary: Path) -> list[Path]:
     return list(temporary.glob(f"*{PREFIX}*"))
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_run(temporary: Path) -> None:
+def test_a_folder_of_a_killed_process_is_removed_by_the_next_run(temporary: Path) -> None:
     with holding() as (process, left):
         (left / "stop").write_text("a file")
         process.kill()
@@ -59,7 +59,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_run(temporary: Path) 
     assert folders(temporary) == []
 
 
-def test_what_somebody_holds_stays(temporary: Path) -> None:
+def test_a_folder_that_a_process_holds_is_not_removed(temporary: Path) -> None:
     with holding() as (controller, left), holding(left):
         controller.kill()
         controller.wait()
@@ -67,7 +67,7 @@ def test_what_somebody_holds_stays(temporary: Path) -> None:
         assert sorted(folders(temporary)) == sorted([left, new.path]), "a worker is still at its end"
 
 
-def test_the_last_worker_of_a_dead_controller_removes_it(temporary: Path) -> None:
+def test_the_last_worker_of_a_dead_controller_removes_the_folder(temporary: Path) -> None:
     with holding() as (controller, left), holding(left) as (one, _), holding(left) as (other, _):
         controller.kill()
         controller.wait()
@@ -77,7 +77,7 @@ def test_the_last_worker_of_a_dead_controller_removes_it(temporary: Path) -> Non
         assert folders(temporary) == []
 
 
-def test_what_only_looks_like_one_is_left_alone(temporary: Path) -> None:
+def test_links_and_files_with_the_same_name_are_not_removed(temporary: Path) -> None:
     kept = temporary / "kept"
     kept.mkdir()
     (kept / "file").touch()
@@ -89,7 +89,7 @@ def test_what_only_looks_like_one_is_left_alone(temporary: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
-def test_another_users_is_left_alone(temporary: Path) -> None:
+def test_a_folder_of_another_user_is_not_removed(temporary: Path) -> None:
     theirs = temporary / f"{PREFIX}theirs"
     theirs.mkdir()
     os.chown(theirs, 12345, 12345)
@@ -97,6 +97,6 @@ def test_another_users_is_left_alone(temporary: Path) -> None:
     assert theirs.exists()
 
 
-def test_a_worker_whose_folder_is_gone_says_so(temporary: Path) -> None:
+def test_holding_a_removed_folder_raises(temporary: Path) -> None:
     with pytest.raises(FileNotFoundError):
         SharedFolder(temporary / "gone").hold()
