@@ -289,7 +289,7 @@ def apply_silence(task: Task, findings: Iterable[Finding], checked: frozenset[st
 
 
 def _values(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield every value that is no object or array, with its path."""
+    """Yield every value that is not an object or an array, with its path."""
     if isinstance(value, Mapping):
         for key, child in value.items():
             yield from _values(child, (*path, key))
