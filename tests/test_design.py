@@ -21,7 +21,7 @@ ROOMS = {
     "checking": "running collecting options engine records tasks grading embedded text",
     "running": "collecting options engine rollout report results records tasks grading embedded text",
     "collecting": "options engine rollout records tasks grading text",
-    "options": "engine report results agents_api records tasks secret_values strict_json text",
+    "options": "engine rollout report results agents_api records tasks secret_values strict_json text",
     "hookspecs": "tasks grading",
     "engine": "rollout results agents_api records tasks grading embedded",
     "rollout": "agents_api records tasks grading text",
@@ -55,7 +55,7 @@ INSIDE = {
     "engine": "__init__ engine parts core_access pool preflight replay runs store caps resume",
     "rollout": (
         "__init__ attempts attempt_state fetching session_creation adaptive_limit session_deletion "
-        "turn_watch stopping witnesses"
+        "turn_watch dialects stopping witnesses"
     ),
     "report": "__init__ html html_data changes markdown cells progress",
     "results": "__init__ gate comparison summary health number_text passing significance",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -53,6 +53,7 @@ class Client:
     `retry` may be replaced at any time. A JSON answer over `max_json_bytes` is not read.
     `proven()` says whether this server has answered another client as a Core does.
     Until a server is proven, an answer that no Core would give means that it is not a Core, which stops a run.
+    `permissions` are what the server calls the rights that a key needs; messages name them.
     `transport` sends the requests, by default over HTTP/1.1 and through the proxy that the environment names.
     The client closes it.
 
@@ -68,6 +69,7 @@ class Client:
         retry: RetryPolicy | None = None,
         max_json_bytes: int = MAX_JSON_BYTES,
         proven: Callable[[], bool] = lambda: False,
+        permissions: Sequence[str] = (),
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         from .transport import Transport  # imports httpx, which most pytest runs don't need
@@ -82,7 +84,9 @@ class Client:
         self.server_ahead: float | None = None
         self.bytes_read = 0
         key = _checked_key(api_key)
-        self._transport = Transport(self.base_url, key, lambda: self.retry, max_json_bytes, proven, transport)
+        self._transport = Transport(
+            self.base_url, key, lambda: self.retry, max_json_bytes, proven, transport, permissions=permissions
+        )
 
     def __repr__(self) -> str:
         return f"Client({self.base_url!r})"

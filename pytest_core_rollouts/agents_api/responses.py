@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any, NoReturn, TypeGuard, TypeVar
@@ -140,11 +140,20 @@ def _fits_a_url(value: object) -> TypeGuard[str]:
 # Error statuses
 
 
-def refusal(call: Call, reply: Reply, base_url: str, *, proven: bool, via: str, secret: str) -> AgentsAPIError:
+def refusal(
+    call: Call,
+    reply: Reply,
+    base_url: str,
+    *,
+    proven: bool,
+    via: str,
+    secret: str,
+    permissions: Sequence[str] = (),
+) -> AgentsAPIError:
     """Return the error for a reply whose status is not one of success.
 
     `proven`: this server has answered as a Core does before. `via` names the proxy, if there is one.
-    `secret` is removed from everything that the server says.
+    `secret` is removed from everything that the server says. `permissions`: see `Client`.
     """
 
     def clean(value: object, limit: int) -> str | None:
@@ -170,7 +179,7 @@ def refusal(call: Call, reply: Reply, base_url: str, *, proven: bool, via: str, 
         request_id=request_id,
         retry_after=retry_after_seconds(reply.headers.get("retry-after"), reply.headers.get("date"), time.time()),
     )
-    fault.advice = _advice(fault, call, base_url, from_core=bool(error))
+    fault.advice = _advice(fault, call, base_url, from_core=bool(error), permissions=permissions)
     return fault
 
 
@@ -198,11 +207,14 @@ def _origin(location: str) -> str | None:
     return f"{target.scheme}://{target.netloc.rpartition('@')[2]}" if target.netloc else None
 
 
-def _advice(fault: APIStatusError, call: Call, base_url: str, *, from_core: bool) -> str | None:
+def _advice(
+    fault: APIStatusError, call: Call, base_url: str, *, from_core: bool, permissions: Sequence[str]
+) -> str | None:
     if fault.status == 401:
         return f"check OPENAI_API_KEY: it must be a key of a Project on {base_url}"
     if fault.status == 403:
-        return f"check that OPENAI_API_KEY has this permission on {base_url}"
+        needed = f"the permissions {', '.join(permissions)}" if permissions else "this permission"
+        return f"check that OPENAI_API_KEY has {needed} on {base_url}"
     if fault.status == 404 and call.is_collection:
         return _CHECK_URL
     if fault.status == 400 and call.name == "create":

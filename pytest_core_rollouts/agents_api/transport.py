@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import cast
 
@@ -44,6 +44,8 @@ class Transport:
         max_bytes: int,
         proven: Callable[[], bool],
         http: httpx.AsyncBaseTransport | None = None,
+        *,
+        permissions: Sequence[str] = (),
     ) -> None:
         self.base_url = base_url
         self.has_answered = False
@@ -51,6 +53,7 @@ class Transport:
         self._policy = policy
         self._max_bytes = max_bytes
         self._key = api_key
+        self._permissions = permissions
         try:
             host = httpx.URL(base_url).netloc.decode("ascii")
         except httpx.InvalidURL as error:
@@ -171,7 +174,15 @@ class Transport:
 
     def _successful(self, call: Call, reply: Reply) -> Reply:
         if reply.failed:
-            raise refusal(call, reply, self.base_url, proven=self.is_proven, via=self._via, secret=self._key)
+            raise refusal(
+                call,
+                reply,
+                self.base_url,
+                proven=self.is_proven,
+                via=self._via,
+                secret=self._key,
+                permissions=self._permissions,
+            )
         return reply
 
     @asynccontextmanager

@@ -14,6 +14,7 @@ from pytest_core_rollouts.agents_api.address import require_secure_url
 from pytest_core_rollouts.agents_api.errors import printable
 from pytest_core_rollouts.cli import CommandError
 from pytest_core_rollouts.options.values import duration
+from pytest_core_rollouts.rollout.dialects import OPENAI, OPENAI_URL
 from pytest_core_rollouts.rollout.session_deletion import Sweep, sweep
 
 _TIMEOUT = 300.0
@@ -25,7 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--older-than", metavar="TIME", type=_duration, help="only Sessions older than this: 90s, 30m, 2h, 1d"
     )
-    parser.add_argument("--core", metavar="URL", help="the Core; default: $OPENAI_BASE_URL. Its key: $OPENAI_API_KEY")
+    parser.add_argument(
+        "--core",
+        metavar="URL|openai",
+        help="the Core, or `openai`, as the run had it; default: $OPENAI_BASE_URL. Its key: $OPENAI_API_KEY",
+    )
 
 
 def _duration(text: str) -> float:
@@ -52,7 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _core(url: str | None) -> tuple[str, str]:
     """Return the base URL and the key. Raises CommandError."""
-    url = url or os.environ.get("OPENAI_BASE_URL")
+    if url in (None, OPENAI.name):
+        url = os.environ.get("OPENAI_BASE_URL") or (OPENAI_URL if url else None)
     if not url:
         raise CommandError("no Core configured; set OPENAI_BASE_URL and OPENAI_API_KEY, or pass --core URL")
     try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_core_rollouts.agents_api.address import normalize_base_url, require_secure_url
 from pytest_core_rollouts.embedded.hidden import Places
 from pytest_core_rollouts.rollout.attempt_state import EMBEDDED
+from pytest_core_rollouts.rollout.dialects import OPENAGENTCORE, Dialect, dialect_of
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Client
@@ -50,12 +51,21 @@ class CoreAccess:
 
     * `base_url`, `api_key`: of a Core that runs already. None for an embedded Core that this process starts.
     * `embedded`: set if the Core is an embedded one, whichever process starts it.
+    * `dialect`: what the Core speaks; None: what the URL's host says.
     """
 
-    def __init__(self, base_url: str | None, api_key: str | None, *, embedded: EmbeddedOptions | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str | None,
+        api_key: str | None,
+        *,
+        embedded: EmbeddedOptions | None = None,
+        dialect: Dialect | None = None,
+    ) -> None:
         self.base_url = base_url
         self.api_key = api_key
         self.embedded = embedded
+        self.dialect = OPENAGENTCORE if embedded is not None else dialect or dialect_of(base_url)
         self.reached = False
         """Whether a Core that was not started by us has answered: Sessions may have been made there."""
         self.started = False
@@ -145,7 +155,8 @@ class CoreAccess:
         assert self.base_url is not None, "a run without a Core is refused"
         assert self.api_key is not None, "a run without a key is refused"
         policy = RetryPolicy(refused_is_final=self.is_ours)
-        return Client(self.base_url, self.api_key, retry=policy, proven=proven)
+        permissions = self.dialect.permissions
+        return Client(self.base_url, self.api_key, retry=policy, proven=proven, permissions=permissions)
 
     def close(self) -> None:
         """Stop the embedded Core, if this process started it."""

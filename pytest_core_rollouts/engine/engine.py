@@ -23,6 +23,7 @@ from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.records.record import RolloutRecord, count_planned
 from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
 from pytest_core_rollouts.rollout.attempts import Grader, Outcome, RolloutRunner
+from pytest_core_rollouts.rollout.dialects import DialectName, dialect_named
 from pytest_core_rollouts.rollout.session_deletion import Sweep, sweep
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.rollout.witnesses import Witnesses
@@ -47,9 +48,11 @@ class Engine:
       that no policy gains by it, "zero".
     * `max_time`, `max_tokens`: nothing starts any more after so many seconds or tokens.
     * `max_waiting`: `submit` blocks while this many rollouts, or more, wait to be run or to be read.
+    * `dialect`: what the Core speaks, "openagentcore" or "openai" (OpenAI's own service, or a gateway in front of it).
+      None: "openai" for the host api.openai.com.
 
-    Raises ValueError for a URL that would carry the key unencrypted to another machine, for no key, and for a number
-    below 1; RecordsError if `out` can't be written.
+    Raises ValueError for a URL that would carry the key unencrypted to another machine, for no key, for an unknown
+    dialect, and for a number below 1; RecordsError if `out` can't be written.
 
     Safe to use from several threads. Close it, or use it in a `with` statement.
     """
@@ -70,10 +73,12 @@ class Engine:
         max_time: float | None = None,
         max_tokens: int | None = None,
         max_waiting: int | None = None,
+        dialect: DialectName | None = None,
     ) -> None:
         if not api_key:
             raise ValueError("api_key: must not be empty")
-        core = CoreAccess(require_secure_url(base_url), api_key)
+        speaks = None if dialect is None else dialect_named(dialect)
+        core = CoreAccess(require_secure_url(base_url), api_key, dialect=speaks)
         parts = make_parts(core, concurrency, out, save, grade, Caps(max_time, max_tokens))
         parts.store.check_writable()
         self._build(parts, Defaults(timeout, network or Network.disabled(), retries, failed_turns), max_waiting)
@@ -156,6 +161,7 @@ class Engine:
             keep_files=store.save_files if store.path is not None else None,
             model_key=lambda rollout: self._keys.get(rollout.rollout_id),
             core_is_ours=parts.core.is_ours,
+            dialect=parts.core.dialect,
             keep_items=parts.keep_items,
             adaptive_limit=self.limit,
             witnesses=Witnesses(store.task_count),
@@ -250,10 +256,12 @@ class Engine:
         * `maybe_finished`: ids of rollouts that another process may have finished; their rows are looked up first.
 
         A rollout has every setting resolved: the engine's `timeout`, `network`, `retries` and `failed_turns` don't
-        apply to it. Raises as `submit` does, and ValueError for a task that a pytest session would skip, two rollouts
-        of one id, or a wrong run id.
+        apply to it. On OpenAI's service, the harness `default` becomes `codex`, also in the rollout's id.
+
+        Raises as `submit` does, and ValueError for a task that a pytest session would skip, two rollouts of one id, or
+        a wrong run id.
         """
-        given = list(rollouts)
+        given = [self._resolve(rollout) for rollout in rollouts]
         _require_distinct(given)
         for rollout in given:
             self._require_runnable(rollout)
@@ -289,7 +297,7 @@ class Engine:
         agents = list({agent.slug: agent for _, agent in pairs}.values())
         core.require()
         for agent in agents:
-            check_agent(agent, embedded=core.is_ours)
+            check_agent(agent, embedded=core.is_ours, dialect=core.dialect)
             model_key(agent)
         tasks = list({task.id: task for task, _ in pairs if task is not None}.values())
         secrets = {secret for task in tasks for secret in task.secrets}
@@ -372,17 +380,19 @@ class Engine:
     ) -> tuple[Run, list[Rollout]]:
         if samples is not None and samples < 1:
             raise ValueError(f"samples: expected a positive integer, got {samples}")
-        columns = [agents or Agent()] if agents is None or isinstance(agents, Agent) else list(agents)
+        core = self.parts.core
+        given = [agents or Agent()] if agents is None or isinstance(agents, Agent) else list(agents)
+        columns = [core.dialect.resolve(agent) for agent in given]
         check_distinct(columns)
         for agent in columns:
-            check_agent(agent, embedded=self.parts.core.is_ours)
+            check_agent(agent, embedded=core.is_ours, dialect=core.dialect)
             model_key(agent)
         run = self.new_run()
         rollouts = []
         for task in [tasks] if isinstance(tasks, Task) else tasks:
             for agent in columns:
                 network = task.network or self._defaults.network
-                reason = why_skipped(task, agent, embedded=self.parts.core.is_ours, network=network)
+                reason = why_skipped(task, agent, embedded=core.is_ours, network=network)
                 if reason is not None:
                     run.skipped[task.id] = reason
                     continue
@@ -394,12 +404,17 @@ class Engine:
         _require_distinct(rollouts)
         return run, rollouts
 
+    def _resolve(self, rollout: Rollout) -> Rollout:
+        """The rollout with its agent as the Core runs it."""
+        agent = rollout.agent if self.parts.replay is not None else self.parts.core.dialect.resolve(rollout.agent)
+        return rollout if agent is rollout.agent else replace(rollout, agent=agent)
+
     def _require_runnable(self, rollout: Rollout) -> None:
         embedded = self.parts.core.is_ours
         if self.parts.replay is not None:
             return
         if rollout.agent.slug not in self._checked:
-            check_agent(rollout.agent, embedded=embedded)
+            check_agent(rollout.agent, embedded=embedded, dialect=self.parts.core.dialect)
             self._checked.add(rollout.agent.slug)
         if (reason := why_skipped(rollout.task, rollout.agent, embedded=embedded, network=rollout.network)) is not None:
             raise ValueError(f"task {rollout.task.id}: {reason}")

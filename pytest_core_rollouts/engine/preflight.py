@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pytest_core_rollouts.agents_api.address import require_secure_url
+from pytest_core_rollouts.rollout.dialects import Dialect
 from pytest_core_rollouts.tasks.matrix import HARNESS_PROTOCOLS, MODELLESS, Agent, MatrixError
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import Network
@@ -17,21 +18,26 @@ MODEL_URLS: Final = {"responses": "https://api.openai.com/v1", "anthropic": "htt
 """Examples for messages: a model is only ever paid for on request."""
 
 
-def check_agent(agent: Agent, *, embedded: bool | None) -> None:
-    """Raise MatrixError if the agent can't run on this Core. `embedded`: whether we started it; None: not known yet."""
+def check_agent(agent: Agent, *, embedded: bool | None, dialect: Dialect | None) -> None:
+    """Raise MatrixError if the agent can't run on this Core.
+
+    `embedded`: whether we started it. `dialect`: what it speaks. None: not known yet.
+    """
     agent.check()
-    if embedded:
-        _check_embedded(agent)
     if embedded is False and agent.harness in MODELLESS:
         raise MatrixError(
-            f"{_name(agent)}: requires --core embedded; the reference solution is never sent to another Core"
+            f"{agent.where}: requires --core embedded; the reference solution is never sent to another Core"
         )
+    if dialect is not None:
+        dialect.check(agent)
+    if embedded:
+        _check_embedded(agent)
     if agent.base_url is not None:
         filled = agent.base_url.replace("{rollout_id}", "rollout").replace("{attempt}", "1")
         try:
             require_secure_url(filled)
         except ValueError as error:
-            raise MatrixError(f"{_name(agent)}: model base URL: {error}") from None
+            raise MatrixError(f"{agent.where}: model base URL: {error}") from None
 
 
 def _check_embedded(agent: Agent) -> None:
@@ -39,18 +45,14 @@ def _check_embedded(agent: Agent) -> None:
 
     if agent.harness not in HARNESSES:
         raise MatrixError(
-            f"{_name(agent)}: the embedded Core runs {', '.join(HARNESSES)}; {agent.harness} needs another Core"
+            f"{agent.where}: the embedded Core runs {', '.join(HARNESSES)}; {agent.harness} needs another Core"
         )
     if (protocols := HARNESS_PROTOCOLS[agent.harness]) and agent.base_url is None:
         url = MODEL_URLS[protocols[0]]
         raise MatrixError(
-            f"{_name(agent)}: the embedded Core has no model of its own; pass --model NAME --model-base-url {url} and "
+            f"{agent.where}: the embedded Core has no model of its own; pass --model NAME --model-base-url {url} and "
             f"put the key in {MODEL_KEY} (or set model, base_url and api_key_env in an agent file)"
         )
-
-
-def _name(agent: Agent) -> str:
-    return f"agent {agent.name}" if agent.name is not None else f"harness {agent.harness}"
 
 
 def model_key(agent: Agent, environ: Mapping[str, str] = os.environ) -> str | None:
@@ -59,7 +61,7 @@ def model_key(agent: Agent, environ: Mapping[str, str] = os.environ) -> str | No
         return agent.api_key
     name = agent.api_key_env or MODEL_KEY
     if not (key := environ.get(name)):
-        raise MatrixError(f"{_name(agent)}: a model base URL needs its key; set the environment variable {name}")
+        raise MatrixError(f"{agent.where}: a model base URL needs its key; set the environment variable {name}")
     return key
 
 

@@ -3,7 +3,8 @@
 All keys are optional: `name` (default: the file's name without its ending), `harness`, `model`, `protocol`,
 `base_url`, `api_key_env` (the name of an environment variable; a file never contains the key itself), `instructions`,
 `tools` and `skills` (lists of mappings, sent unchanged), `harness_config` (a mapping, sent unchanged),
-`context_window` and `max_output_tokens` (tokens).
+`context_window` and `max_output_tokens` (tokens). On OpenAI's service: `container_size`, `reasoning` (the effort) and
+`service_tier`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pytest_core_rollouts.tasks.folders import utf8_name
-from pytest_core_rollouts.tasks.matrix import HARNESS_PROTOCOLS, PROTOCOLS, Agent
+from pytest_core_rollouts.tasks.matrix import (
+    CONTAINER_SIZES,
+    EFFORTS,
+    HARNESS_PROTOCOLS,
+    PROTOCOLS,
+    SERVICE_TIERS,
+    Agent,
+)
 from pytest_core_rollouts.tasks.strict_yaml import (
     Invalid,
     Rule,
@@ -111,5 +119,8 @@ _RULES: Final[Mapping[str, Rule]] = {
     "harness_config": mapping,
     "context_window": positive_integer,
     "max_output_tokens": positive_integer,
+    "container_size": _one_of(CONTAINER_SIZES),
+    "reasoning": _one_of(EFFORTS),
+    "service_tier": _one_of(SERVICE_TIERS),
     "api_key": _no_key,
 }

@@ -20,17 +20,29 @@ from pytest_core_rollouts.options import values as option_values
 from pytest_core_rollouts.options.declared import OPTIONS
 from pytest_core_rollouts.options.values import OptionValues
 from pytest_core_rollouts.records.masking import is_credential
+from pytest_core_rollouts.rollout.dialects import Dialect
 from pytest_core_rollouts.secret_values import is_secret
 from pytest_core_rollouts.strict_json import InvalidJSON, read_json
 from pytest_core_rollouts.tasks.folders import fs_name
-from pytest_core_rollouts.tasks.matrix import DEFAULT, HARNESS_PROTOCOLS, MODELLESS, Agent, MatrixError, check_distinct
+from pytest_core_rollouts.tasks.matrix import (
+    CONTAINER_SIZES,
+    DEFAULT,
+    HARNESS_PROTOCOLS,
+    MODELLESS,
+    Agent,
+    MatrixError,
+    check_distinct,
+)
 from pytest_core_rollouts.tasks.task_settings import looks_secret
 
 EMBEDDED: Final = "embedded"
+OPENAI_SERVICE: Final = "openai"
 
 
-def agents_from_options(values: OptionValues, core: str | None) -> tuple[Agent, ...]:
-    """Return every agent that was named, or the default one. `core`: its URL, `embedded`, or None (unknown).
+def agents_from_options(values: OptionValues, core: str | None, dialect: Dialect | None) -> tuple[Agent, ...]:
+    """Return every agent that was named, or the default one.
+
+    `core`: its URL, `embedded`, or None (unknown). `dialect`: what it speaks, or None (unknown).
 
     Raises pytest.UsageError, in one line, if an agent is invalid or two have the same name.
     """
@@ -42,10 +54,13 @@ def agents_from_options(values: OptionValues, core: str | None) -> tuple[Agent, 
         agents += [
             _agent(values, harness, model) for harness in harnesses or [default] for model in models or [DEFAULT]
         ]
+    agents = [agent if dialect is None else dialect.resolve(agent) for agent in agents]
     agents = _with_harness_config(values, agents)
+    size = values.one("container-size", option_values.one_of(*CONTAINER_SIZES), None)
+    agents = [agent if agent.container_size else replace(agent, container_size=size) for agent in agents]
     try:
         for agent in agents:
-            check_agent(agent, embedded=None if core is None else core == EMBEDDED)
+            check_agent(agent, embedded=None if core is None else core == EMBEDDED, dialect=dialect)
         check_distinct(agents)
     except MatrixError as error:
         raise pytest.UsageError(str(error)) from None

@@ -73,8 +73,9 @@ OPTIONS: Final = (
     _value("samples", "K", "Rollouts per task and agent. Default: 1.", bare="--samples"),
     _value(
         "core",
-        "URL|embedded",
-        "The Core to use: its URL, which ends in /v1, or `embedded` to run one on this machine. "
+        "URL|embedded|openai",
+        "The Core to use: its URL, which ends in /v1, `embedded` to run one on this machine, or `openai` for OpenAI's "
+        "own service, which costs money (at $OPENAI_BASE_URL if that is set, as for a gateway). "
         "Default: $OPENAI_BASE_URL. The key is read from $OPENAI_API_KEY.",
         bare="--core",
     ),
@@ -169,6 +170,11 @@ OPTIONS: Final = (
         "capture",
         "DIR",
         "Save each rollout's model requests and replies in this folder, one JSONL each (embedded Core only).",
+    ),
+    _value(
+        "container-size",
+        "SIZE",
+        "Size of the sandbox on OpenAI's service: small, medium or large. Default: the service's, medium.",
     ),
     _value("context-window", "TOKENS", "The model's context window (mcode with --model-base-url)."),
     _value("max-output-tokens", "TOKENS", "Maximum number of tokens in a reply (mcode with --model-base-url)."),

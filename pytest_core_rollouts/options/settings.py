@@ -15,12 +15,20 @@ from pytest_core_rollouts.engine.replay import Replay
 from pytest_core_rollouts.engine.resume import Resumed
 from pytest_core_rollouts.options import values as option_values
 from pytest_core_rollouts.options.activation import any_option, roots_of, task_files
-from pytest_core_rollouts.options.agents import EMBEDDED, agents_from_options, model_key_names, refuse_keys, secure_url
+from pytest_core_rollouts.options.agents import (
+    EMBEDDED,
+    OPENAI_SERVICE,
+    agents_from_options,
+    model_key_names,
+    refuse_keys,
+    secure_url,
+)
 from pytest_core_rollouts.options.declared import BY_NAME
 from pytest_core_rollouts.options.values import LayeredSetting, OptionValues
 from pytest_core_rollouts.records.record import RecordsError
 from pytest_core_rollouts.report.html import HtmlReportError, require_jinja
 from pytest_core_rollouts.results.gate import AllowedErrors, Gate, parse_gate
+from pytest_core_rollouts.rollout.dialects import OPENAGENTCORE, OPENAI, OPENAI_URL, Dialect, dialect_of
 from pytest_core_rollouts.secret_values import is_secret
 from pytest_core_rollouts.tasks.folders import find_task
 from pytest_core_rollouts.tasks.matrix import Agent, FailedTurns
@@ -48,6 +56,8 @@ class Settings:
     network: LayeredSetting[Network] = field(default=LayeredSetting(None, None, Network.disabled()))
     core: str | None = None
     """`embedded`, a base URL (see `require_core`), or None: not configured."""
+    dialect: Dialect | None = None
+    """What the Core speaks; None: no Core is configured."""
     tasks: frozenset[str] = frozenset()
     """Ids of the only tasks to run; if empty, all."""
     task_env: frozenset[str] | None = None
@@ -133,8 +143,8 @@ def read_settings(config: pytest.Config) -> Settings:
     roots = roots_of(config)
     refuse_keys(values)
     replay = _replay(values, config)
-    core = _core(values) if replay is None else None
-    agents = agents_from_options(values, core) if replay is None else replay.agents
+    core, dialect = _core(values) if replay is None else (None, None)
+    agents = agents_from_options(values, core, dialect) if replay is None else replay.agents
     return Settings(
         roots=roots,
         aimed=any_option(config),
@@ -143,6 +153,7 @@ def read_settings(config: pytest.Config) -> Settings:
         timeout=values.layered("timeout", option_values.positive_seconds, 900.0),
         network=values.layered("network", option_values.network, Network.disabled()),
         core=core,
+        dialect=dialect,
         tasks=_tasks(values, roots, config),
         task_env=None if (names := config.getini("rollout_task_env")) is None else frozenset(names),
         concurrency=values.one("concurrency", option_values.positive_integer, None),
@@ -181,11 +192,15 @@ def _require_embedded(values: OptionValues, name: str, value: T, core: str | Non
     return value
 
 
-def _core(values: OptionValues) -> str | None:
-    text = values.text("core")
-    if text is None:
-        return os.environ.get("OPENAI_BASE_URL") or None
-    return text if text == EMBEDDED else secure_url(text, values.shown("core"))
+def _core(values: OptionValues) -> tuple[str | None, Dialect | None]:
+    """Return the Core and its dialect. A key selects no Core: a rollout on OpenAI's service costs money."""
+    text, from_environment = values.text("core"), os.environ.get("OPENAI_BASE_URL") or None
+    if text == EMBEDDED:
+        return text, OPENAGENTCORE
+    if text == OPENAI_SERVICE:
+        return secure_url(from_environment or OPENAI_URL, "OPENAI_BASE_URL"), OPENAI
+    core = from_environment if text is None else secure_url(text, values.shown("core"))
+    return core, None if core is None else dialect_of(core)
 
 
 def _tasks(values: OptionValues, roots: Sequence[Path], config: pytest.Config) -> frozenset[str]:

@@ -24,6 +24,7 @@ from pytest_core_rollouts.grading.threads import GraderFailed, Graders
 from pytest_core_rollouts.records.record import INTERRUPTED, RolloutRecord, Status, tokens_of
 from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
 from pytest_core_rollouts.rollout.attempt_state import EMBEDDED, AttemptState, grade_note
+from pytest_core_rollouts.rollout.dialects import OPENAGENTCORE, Dialect
 from pytest_core_rollouts.rollout.fetching import fetch_answer, fetch_items, fetch_outputs
 from pytest_core_rollouts.rollout.session_creation import SessionCreation, adopted_age, session_body, wait_for_slot
 from pytest_core_rollouts.rollout.session_deletion import delete_session
@@ -98,6 +99,8 @@ class RolloutRunner:
     """Returns the key for the rollout's own model endpoint."""
     core_is_ours: bool = False
     """Whether we started the Core. Reference solutions are sent to no other."""
+    dialect: Dialect = OPENAGENTCORE
+    """What the Core speaks."""
     keep_items: bool = True
     keep_files: KeepFiles | None = None
     timeouts: Timeouts = Timeouts()
@@ -324,7 +327,13 @@ class _Attempt:
         """Create the Session and return its id."""
         runner, state, rollout, timeouts = self.runner, self.state, self.state.rollout, self.runner.timeouts
         model_key = runner.model_key(rollout)
-        body = session_body(rollout, attempt=state.attempt, model_key=model_key, core_is_ours=runner.core_is_ours)
+        body = session_body(
+            rollout,
+            attempt=state.attempt,
+            model_key=model_key,
+            core_is_ours=runner.core_is_ours,
+            dialect=runner.dialect,
+        )
         if self.pause is not None:
             await wait_for_slot(runner.adaptive_limit, self.stop, pause=self.pause, halted=runner.halted)
             state.start_now()

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, DeadlinePassed
 from pytest_core_rollouts.agents_api.fault_policies import LocalFault, Retry
 from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
+from pytest_core_rollouts.rollout.dialects import OPENAGENTCORE, Dialect
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.rollout.turn_watch import AttemptFailed
-from pytest_core_rollouts.tasks.matrix import DEFAULT, Agent, MatrixError, Rollout
+from pytest_core_rollouts.tasks.matrix import Agent, MatrixError, Rollout
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Client, Session
@@ -41,11 +42,16 @@ MAX_ADOPTED_AGE = 30 * 86400.0
 
 
 def session_body(
-    rollout: Rollout, *, attempt: int = 1, model_key: str | None = None, core_is_ours: bool = False
+    rollout: Rollout,
+    *,
+    attempt: int = 1,
+    model_key: str | None = None,
+    core_is_ours: bool = False,
+    dialect: Dialect = OPENAGENTCORE,
 ) -> dict[str, Any]:
     """Return the JSON body for `POST /agents/sessions`. The same attempt at a rollout always gives the same body.
 
-    `core_is_ours`: whether we started the Core; the solution is sent to no other.
+    `dialect`: of the server that gets it. `core_is_ours`: whether we started the Core; no other gets the solution.
 
     Raises TaskError if an input file changed after collection, and MatrixError for a model provider without a key or
     for the harness `oracle` on another Core.
@@ -53,25 +59,26 @@ def session_body(
     if rollout.agent.harness == "oracle" and not core_is_ours:
         raise MatrixError("harness oracle: requires our own Core; the reference solution is never sent to another one")
     body: dict[str, Any] = {
-        "environment": _environment(rollout),
+        "environment": {**_environment(rollout), **dialect.environment_members(rollout.agent)},
         "input": rollout.task.instruction,
-        "metadata": metadata(rollout),
+        "metadata": metadata(rollout, attempt),
     }
-    if agent := _agent(rollout):
+    if agent := dialect.agent_block(rollout.agent, _harness_config(rollout)):
         body["agent"] = agent
     if (base_url := rollout.model_base_url(attempt)) is not None:
         body["x_agents_core"] = {"model_provider": _model_provider(rollout.agent, base_url, model_key)}
     return body
 
 
-def metadata(rollout: Rollout) -> dict[str, str]:
-    """Return the Session's metadata, by which a run finds its leftovers, cut to the API's limits.
+def metadata(rollout: Rollout, attempt: int = 1) -> dict[str, str]:
+    """Return the Session's metadata, by which a run finds its Sessions, cut to the API's limits.
 
     Labels that do not fit are left out; the record has all of them.
     """
     pairs = {
         "run_id": rollout.run_id,
         "rollout_id": rollout.rollout_id,
+        "attempt": str(attempt),
         "task": rollout.task.id,
         "agent": rollout.agent.slug,
         "sample": str(rollout.sample),
@@ -103,8 +110,6 @@ def _environment(rollout: Rollout) -> dict[str, Any]:
         environment["packages"] = {manager: list(names) for manager, names in task.packages.items()}
     if commands := task.preparation:
         environment["setup_commands"] = [{"command": command} for command in commands]
-    if rollout.agent.skills:
-        environment["skills"] = list(rollout.agent.skills)
     return environment
 
 
@@ -117,31 +122,12 @@ def _model_provider(agent: Agent, base_url: str, model_key: str | None) -> dict[
     return {"protocol": agent.effective_protocol, "base_url": base_url, "api_key": model_key, **given}
 
 
-def _agent(rollout: Rollout) -> dict[str, Any]:
-    agent = rollout.agent
-    block: dict[str, Any] = {}
-    if agent.model != DEFAULT:
-        block["model"] = agent.model
-    if agent.instructions is not None:
-        block["instructions"] = agent.instructions
-    if agent.tools:
-        block["tools"] = list(agent.tools)
-    extension: dict[str, Any] = {}
-    if agent.harness != DEFAULT:
-        extension["harness"] = agent.harness
-    if config := _harness_config(agent, rollout):
-        extension["harness_config"] = config
-    if extension:
-        block["x_agents_core"] = extension
-    return block
-
-
-def _harness_config(agent: Agent, rollout: Rollout) -> Mapping[str, Any]:
-    if agent.harness == "oracle":
+def _harness_config(rollout: Rollout) -> Mapping[str, Any]:
+    if rollout.agent.harness == "oracle":
         solution = rollout.task.solution
         assert solution is not None, "a task without a solution is skipped under oracle"
         return {"solution": solution.decode("utf-8")}
-    return dict(agent.harness_config)
+    return rollout.agent.harness_config
 
 
 async def wait_for_slot(limit: AdaptiveLimit, stop: Stop, *, pause: float, halted: Callable[[], str | None]) -> None:

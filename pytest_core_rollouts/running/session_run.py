@@ -75,6 +75,7 @@ class SessionRun(ResultSource):
             given.get("base_url") or (None if settings.embedded else settings.core),
             given.get("api_key") or (None if settings.embedded else settings.core_key),
             embedded=options,
+            dialect=settings.dialect,
         )
         parts = Parts(
             self.core,

@@ -39,6 +39,11 @@ HARNESS_PROTOCOLS: Mapping[str, tuple[str, ...]] = {
 
 MODELLESS = frozenset(name for name, protocols in HARNESS_PROTOCOLS.items() if not protocols)
 
+CONTAINER_SIZES = ("small", "medium", "large")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+SERVICE_TIERS = ("auto", "default", "flex", "priority", "fast", "ultrafast")
+"""What OpenAI's service takes for a container, for the effort of reasoning, and for a tier."""
+
 ROLLOUT_ID_LIMIT = 120
 """Characters of a rollout id: it goes into URLs, file names and, with its attempt, a 128-byte Idempotency-Key."""
 
@@ -69,6 +74,8 @@ class Agent:
     * `base_url`: of its model's server. `{rollout_id}` and `{attempt}` in it are filled in.
     * `api_key_env`: the environment variable that holds the key for that server (default MODEL_API_KEY).
     * `api_key`: the key by value, in place of `api_key_env`. It is in no repr, digest or row.
+    * `container_size` (CONTAINER_SIZES), `reasoning` (the effort, one of EFFORTS), `service_tier` (SERVICE_TIERS): only
+      OpenAI's service has them.
     """
 
     harness: str = DEFAULT
@@ -84,6 +91,14 @@ class Agent:
     context_window: int | None = None
     max_output_tokens: int | None = None
     api_key: str | None = field(default=None, repr=False, compare=False)
+    container_size: str | None = None
+    reasoning: str | None = None
+    service_tier: str | None = None
+
+    @property
+    def where(self) -> str:
+        """What messages call the agent."""
+        return f"agent {self.name}" if self.name is not None else f"harness {self.harness}"
 
     @property
     def slug(self) -> str:
@@ -94,13 +109,23 @@ class Agent:
     def digest(self) -> str:
         """SHA-256 (hex) of everything about the agent except its name and key."""
         fields = {key: value for key, value in vars(self).items() if key not in ("name", "api_key")}
+        for key in ("container_size", "reasoning", "service_tier"):
+            if fields[key] is None:  # agents without it keep the digest that they had before it existed
+                del fields[key]
         return hashlib.sha256(json.dumps(fields, sort_keys=True, default=_plain).encode()).hexdigest()
 
     def check(self) -> None:
         """Raise MatrixError where no Core could serve this agent."""
-        where = f"agent {self.name}" if self.name is not None else f"harness {self.harness}"
+        where = self.where
         if self.harness not in HARNESS_PROTOCOLS:
             raise MatrixError(f"{where}: unknown harness {self.harness!r}; known are {', '.join(HARNESS_PROTOCOLS)}")
+        for key, known in (
+            ("container_size", CONTAINER_SIZES),
+            ("reasoning", EFFORTS),
+            ("service_tier", SERVICE_TIERS),
+        ):
+            if (value := getattr(self, key)) is not None and value not in known:
+                raise MatrixError(f"{where}: invalid {key} {value!r}; choose from {', '.join(known)}")
         if self.base_url is None:
             if self.protocol is not None:
                 raise MatrixError(f"{where}: a model protocol needs a model base URL (--model-base-url)")

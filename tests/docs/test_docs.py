@@ -38,6 +38,7 @@ README = PAGES[0].read_text(encoding="utf-8")
 ELSEWHERE = {
     "training.md": "tests/docs/test_docs_training.py runs it",
     "core.md": "tests/integration/test_docs_core.py runs it",
+    "openai.md": "tests/integration/test_docs_openai.py runs it",
 }
 NOT_RUN = {
     "python3 -m venv .venv": "`.ci/run` runs the second one, and a slow test below runs the first",
@@ -45,6 +46,7 @@ NOT_RUN = {
     "pip install ": "asks a registry; tests/test_package.py installs a wheel",
     "export OPENAI_BASE_URL=": "names a deployment that does not exist; the tests name a fake Core",
     "read -rs OPENAI_API_KEY": "reads from the keyboard",
+    "pytest tasks --core openai": "needs OpenAI's service; integration/test_openai_service.py has a fake one",
     "pytest tasks --core embedded --harness codex": "needs a model server; integration/test_real_agents.py has one",
     "pytest tasks --core embedded --rollout-agent": "needs a model server, too",
     "--rollout-model-params": "is an option, not a command",

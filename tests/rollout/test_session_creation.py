@@ -27,6 +27,7 @@ def test_the_least_that_a_session_is_asked_for() -> None:
         "metadata": {
             "run_id": RUN_ID,
             "rollout_id": f"{RUN_ID}.sum.default-default.0",
+            "attempt": "1",
             "task": "sum",
             "agent": "default-default",
             "sample": "0",
@@ -180,7 +181,7 @@ def test_metadata_stays_within_the_limits() -> None:
     assert sent["task"] == task.id
     assert sent["rollout_id"] == rollout.rollout_id
     assert len(rollout.rollout_id) <= 120
-    assert len(sent) == 5 + 8
+    assert len(sent) == 6 + 8
     assert all(len(key) <= 64 and len(value) <= 512 for key, value in sent.items())
     with FakeCore(script=lambda body: Script(answer=WRONG)) as core:
         assert run(core, rollout).verdict == ("completed", 0.0)

@@ -16,6 +16,7 @@ from email.utils import formatdate
 from types import TracebackType
 from typing import Any
 
+from . import official
 from .http import MOST_HEAD, Fault, HttpServer, Request, Response
 from .sessions import Conflict, FakeSession, Script
 
@@ -50,6 +51,8 @@ class FakeCore:
     """See the package. `record=False` keeps no requests, only their `counts`: for long runs.
 
     `clock_ahead`: seconds by which its clock is ahead of ours.
+    `official`: it is OpenAI's own service, which takes no extension, needs a model, and makes a new Session for each
+    create, whatever its Idempotency-Key. `unlisted`: how many lists leave out a new Session; a test may change it.
     """
 
     api_key = "test-key-4f1c9b72"
@@ -63,6 +66,8 @@ class FakeCore:
         record: bool = True,
         tls: ssl.SSLContext | None = None,
         clock_ahead: float = 0.0,
+        official: bool = False,
+        unlisted: int = 0,
     ) -> None:
         self.script = script
         self.fault = fault
@@ -75,6 +80,8 @@ class FakeCore:
         self._record = record
         self._tls = tls
         self.clock_ahead = clock_ahead  # seconds by which its clock is ahead; it may jump at any time
+        self.official = official
+        self.unlisted = unlisted
         self._serial = 0
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=4096)
         self.port: int = self._socket.getsockname()[1]
@@ -179,8 +186,8 @@ class FakeCore:
             case "create":
                 return self._create(request)
             case "sessions":
-                live = [session.resource() for session in self.sessions.values() if not session.deleted]
-                return _list(request, live)
+                live = [session for session in self.sessions.values() if not session.deleted]
+                return _list(request, [session.resource() for session in live if session.is_listed()])
             case "delete":
                 session = self._session(request, deleted_too=True)
                 session.delete()
@@ -192,7 +199,7 @@ class FakeCore:
             case "session":
                 return _json(200, session.resource())
             case "turns":
-                return _list(request, [session.turn] if session.turn else [])
+                return _list(request, session.listed_turns())
             case "items":
                 return _list(request, session.items)
             case "artifacts":
@@ -226,12 +233,12 @@ class FakeCore:
 
     def _create(self, request: Request) -> Response:
         body = _parse(request, 16 * 1024 * 1024)
-        _check_create(body)
+        _check_create(body, official_service=self.official)
         key = request.header("idempotency-key")
         if key is not None and not 1 <= len(key.encode()) <= 128:
             raise _bad("Idempotency-Key must have 1 to 128 bytes")
         same = json.dumps(body, sort_keys=True)
-        known = self._keys.get(key) if key is not None else None
+        known = self._keys.get(key) if key is not None and not self.official else None
         if known is not None:
             if known[0] != same or known[1].deleted:
                 raise Refusal(409, "idempotency_conflict", "This idempotency key was used with different input.")
@@ -239,6 +246,7 @@ class FakeCore:
         number = len(self.sessions) + 1
         session = FakeSession(f"sess_{number:08d}", key, body, self.script(body), self.keepalive_seconds)
         session.created_at = int(time.time() + self.clock_ahead)
+        session.unlisted = self.unlisted
         self.sessions[session.id] = session
         if key is not None:
             self._keys[key] = (same, session)
@@ -286,11 +294,13 @@ def _parse(request: Request, limit: int) -> dict[str, Any]:
     return value
 
 
-def _check_create(body: dict[str, Any]) -> None:
+def _check_create(body: dict[str, Any], *, official_service: bool) -> None:
     environment = body.get("environment")
     if not isinstance(environment, dict) or environment.get("type") != "openai_hosted":
         raise _bad("environment.type must be openai_hosted", "environment")
-    for where, allowed in MEMBERS.items():
+    if official_service and (problem := official.problem(body)) is not None:
+        raise _bad(*problem)
+    for where, allowed in ({} if official_service else MEMBERS).items():
         members = body if where == "" else body.get(where) or {}
         for unknown in members.keys() - set(allowed.split()):
             raise _bad(f"Unknown parameter: '{where}.{unknown}'.", unknown)

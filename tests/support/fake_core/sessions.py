@@ -10,6 +10,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .official import turns_of_subagents
+
 ANSWER = "/workspace/outputs/answer.json"
 CLOSE = object()
 
@@ -24,7 +26,8 @@ class Script:
     `answer` and `artifacts`. The Session is busy for another `settle_seconds`. A cancel takes `cancel_seconds`, is
     ignored (`ignore_cancel`) or loses the race (`completes_on_cancel`). The event stream is `live`, `silent` (open,
     but nothing comes), `dropped` (breaks after its first event) or `scrambled` (every event twice, the newest first).
-    `session_status` replaces the Session's own status while the Turn runs.
+    `session_status` replaces the Session's own status while the Turn runs. The Turn's usage is null the first
+    `usage_late` times that the completed Turn is read, and `subagents` have Turns of their own, listed as the newest.
     """
 
     prepare_seconds: float | None = 0.0
@@ -44,6 +47,8 @@ class Script:
     completes_on_cancel: bool = False
     stream: str = "live"
     session_status: str | None = None
+    usage_late: int = 0
+    subagents: int = 0
 
 
 class Conflict(Exception):
@@ -72,6 +77,8 @@ class FakeSession:
     artifacts: list[dict[str, Any]] = field(default_factory=list)
     contents: dict[str, bytes] = field(default_factory=dict)
     cancels: int = 0
+    unlisted: int = 0
+    reads: int = 0
     history: list[tuple[float, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -115,6 +122,22 @@ class FakeSession:
         self.deleted = True
         self._note("deleted")
         self._publish(CLOSE)
+
+    def is_listed(self) -> bool:
+        """Whether the list of Sessions that is made now shows it."""
+        self.unlisted -= 1
+        return self.unlisted < 0
+
+    def listed_turns(self) -> list[dict[str, Any]]:
+        """The Turns, oldest first."""
+        if self.turn is None:
+            return []
+        turn = dict(self.turn)
+        if turn["completed_at"] is not None:
+            self.reads += 1
+            if self.reads <= self.script.usage_late:
+                turn["usage"] = None
+        return [turn, *turns_of_subagents(turn, self.script.subagents)]
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         queue: asyncio.Queue[Any] = asyncio.Queue()
@@ -226,7 +249,7 @@ class FakeSession:
             turn["error"] = dict(self.script.error or {"code": "internal_error", "message": "It broke."})
         self.required_actions = []
         self._note(status)
-        self._publish_turn(status, usage=turn["usage"])
+        self._publish_turn(status, usage=None if self.script.usage_late else turn["usage"])
         self.loop.call_later(self.script.settle_seconds, self._settle, status)
 
     def _settle(self, status: str) -> None:
@@ -270,7 +293,8 @@ class FakeSession:
 
     def _publish_turn(self, what: str, **more: Any) -> None:
         assert self.turn is not None
-        turn = {"turn": dict(self.turn), "turn_id": self.turn["id"], **more}
+        shown = {**self.turn, "usage": None} if self.script.usage_late else dict(self.turn)
+        turn = {"turn": shown, "turn_id": self.turn["id"], **more}
         self._publish({"type": f"agent.session.turn.{what}", **turn})
 
     def _publish_item(self, what: str, item: dict[str, Any], index: int | None) -> None:
