@@ -30,7 +30,8 @@ SECTIONS = {
     "Agents and rollouts": ("Agent", "Rollout", "MatrixError"),
     "Running": ("Engine", "Run", "Group", "Outcome", "RunEnded", "CoreError", "CoreUnreachable"),
     "Grading": ("Answer", "Grade", "Reason", "Tolerance", "grade_answer", "run_in_sandbox", "GraderFailed"),
-    "Results": ("RolloutRecord", "read_records", "RecordsError", "advantages"),
+    "Results": ("RolloutRecord", "read_records", "RecordsError"),
+    "Training": ("advantages", "sequences", "Sequence", "CaptureError"),
 }
 """The order of the page. A name that is not here stands under "Others"."""
 

@@ -39,11 +39,15 @@ if TYPE_CHECKING:
     from pytest_core_rollouts.tasks.task import load_tasks as load_tasks
     from pytest_core_rollouts.tasks.task_settings import Network as Network
     from pytest_core_rollouts.tasks.task_settings import Xfail as Xfail
+    from pytest_core_rollouts.training.captures import CaptureError as CaptureError
     from pytest_core_rollouts.training.groups import advantages as advantages
+    from pytest_core_rollouts.training.sequences import Sequence as Sequence
+    from pytest_core_rollouts.training.sequences import sequences as sequences
 
 _MODULES = {
     "Agent": "tasks.matrix",
     "Answer": "grading.answers",
+    "CaptureError": "training.captures",
     "CoreError": "engine.core_access",
     "CoreUnreachable": "engine.core_access",
     "Engine": "engine.engine",
@@ -60,6 +64,7 @@ _MODULES = {
     "RolloutRecord": "records.record",
     "Run": "engine.runs",
     "RunEnded": "engine.runs",
+    "Sequence": "training.sequences",
     "Task": "tasks.task",
     "TaskError": "tasks.files",
     "Tolerance": "grading.comparing",
@@ -70,6 +75,7 @@ _MODULES = {
     "load_tasks": "tasks.task",
     "read_records": "records.rows",
     "run_in_sandbox": "grading.sandbox",
+    "sequences": "training.sequences",
 }
 """The module of each public name."""
 

@@ -23,7 +23,7 @@ ROOMS = {
     "collecting": "options engine rollout records tasks grading text",
     "options": "engine rollout report results agents_api records tasks secret_values strict_json text",
     "hookspecs": "tasks grading",
-    "engine": "rollout results agents_api records tasks grading embedded",
+    "engine": "rollout results training agents_api records tasks grading embedded",
     "rollout": "agents_api records tasks grading text",
     "report": "results records text",
     "results": "agents_api records text",
@@ -59,7 +59,7 @@ INSIDE = {
     ),
     "report": "__init__ html html_data changes markdown cells progress",
     "results": "__init__ gate comparison summary health number_text passing significance",
-    "training": "__init__ conversations groups",
+    "training": "__init__ lines sequences conversations captures groups",
     "agents_api": "__init__ client sse transport address responses retry errors fault_policies types",
     "records": "__init__ rows kept_files kept_folders record why jsonable masking",
     "tasks": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,24 +12,29 @@ from pathlib import Path
 from pytest_core_rollouts.cli import CommandError
 from pytest_core_rollouts.records.kept_folders import UPLOAD_HINT, kept_folder
 from pytest_core_rollouts.records.record import RecordsError
-from pytest_core_rollouts.training.conversations import (
-    CaptureError,
-    Exchange,
-    check_tokens,
-    conversation_lines,
-    exchanges,
-    group_lines,
+from pytest_core_rollouts.training.captures import CaptureError, Exchange, check_tokens, exchanges
+from pytest_core_rollouts.training.groups import (
+    METHODS,
+    Choice,
+    Group,
+    Row,
+    Sample,
+    Selection,
+    counted,
+    read_rows,
+    select,
 )
-from pytest_core_rollouts.training.groups import METHODS, Choice, Group, Row, Sample, Selection, read_rows, select
+from pytest_core_rollouts.training.lines import conversation_lines, group_lines, sequence_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="JSONL of a run; several are merged")
     parser.add_argument(
         "--format",
-        choices=("groups", "messages"),
+        choices=("groups", "messages", "sequences"),
         required=True,
-        help="groups: one line per group, with advantages; messages: one line per rollout, with its conversation",
+        help="groups: one line per group, with advantages; messages: one line per rollout, with its conversation; "
+        "sequences: one line per token sequence (with --capture)",
     )
     parser.add_argument(
         "--advantage",
@@ -46,10 +52,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--label", metavar="KEY=VALUE", action="append", default=[], help="only rows with this label; repeatable"
     )
     parser.add_argument(
-        "--capture", metavar="DIR", type=Path, help="add the model requests saved in this folder (with --format groups)"
+        "--capture",
+        metavar="DIR",
+        type=Path,
+        help="use the model requests saved in this folder (with --format groups or sequences)",
     )
     parser.add_argument(
-        "--require-token-ids", action="store_true", help="fail unless every request has token ids (with --capture)"
+        "--require-token-ids",
+        action="store_true",
+        help="fail unless every request has token ids (with --capture; sequences always do)",
+    )
+    parser.add_argument(
+        "--no-text",
+        action="store_true",
+        help="leave the text of requests and replies empty (with --format groups --capture)",
     )
 
 
@@ -59,11 +75,24 @@ def run(arguments: argparse.Namespace) -> int:
     _check_capture_options(arguments)
     try:
         selection = _select(arguments.files, choice, items=arguments.format == "messages")
-        _write(_lines(arguments, selection))
+        counts = Counter[str]()
+        _write(_lines(arguments, selection, counts))
     except (RecordsError, CaptureError) as error:
         raise CommandError(str(error)) from None
-    print(f"exported {selection.counts}", file=sys.stderr)
+    print(f"exported {selection.counts}{_counts_text(counts)}", file=sys.stderr)
     return 0
+
+
+def _counts_text(counts: Counter[str]) -> str:
+    """Return what was counted while lines of sequences were written; "" for other lines."""
+    if not counts:
+        return ""
+    rate = f" ({counts['sequences'] / counts['rollouts']:.2f} per rollout)" if counts["rollouts"] else ""
+    silent = f"; {counted(counts['silent'], 'rollout')} made no request" if counts["silent"] else ""
+    return (
+        f"; {counted(counts['rollouts'], 'rollout')} with {counted(counts['requests'], 'model request')} in "
+        f"{counted(counts['sequences'], 'sequence')}{rate}{silent}"
+    )
 
 
 def _choice(arguments: argparse.Namespace) -> Choice:
@@ -82,12 +111,16 @@ def _choice(arguments: argparse.Namespace) -> Choice:
 
 
 def _check_capture_options(arguments: argparse.Namespace) -> None:
+    if arguments.no_text and (arguments.format != "groups" or arguments.capture is None):
+        raise CommandError("--no-text: requires --format groups and --capture DIR, whose requests have the text")
     if arguments.capture is None:
+        if arguments.format == "sequences":
+            raise CommandError("--format sequences: requires --capture DIR, because rows have no tokens")
         if arguments.require_token_ids:
             raise CommandError("--require-token-ids: requires --capture DIR, because rows have no tokens")
         return
-    if arguments.format != "groups":
-        raise CommandError("--capture: requires --format groups; conversations only use the rows")
+    if arguments.format == "messages":
+        raise CommandError("--capture: requires --format groups or sequences; conversations only use the rows")
     if not arguments.capture.is_dir():
         raise CommandError(f"--capture: {arguments.capture} is not a folder")
 
@@ -112,14 +145,17 @@ def _found(rows: Iterable[Row]) -> str:
     return "".join(f"; {what}: {', '.join(have)}" for what, have in (("runs", runs), ("labels", labels)) if have)
 
 
-def _lines(arguments: argparse.Namespace, selection: Selection) -> Iterator[bytes]:
+def _lines(arguments: argparse.Namespace, selection: Selection, counts: Counter[str]) -> Iterator[bytes]:
+    groups, folder = selection.groups, arguments.capture
     if arguments.format == "messages":
-        _check_items(selection.groups)
-        return conversation_lines(selection.groups)
-    if arguments.capture is None:
-        return group_lines(selection.groups)
-    _check_captures(selection.groups, arguments.capture, tokens=arguments.require_token_ids)
-    return group_lines(selection.groups, partial(_exchanges, arguments.capture))
+        _check_items(groups)
+        return conversation_lines(groups)
+    if folder is None:
+        return group_lines(groups)
+    _check_captures(groups, folder, tokens=arguments.require_token_ids or arguments.format == "sequences")
+    if arguments.format == "sequences":
+        return sequence_lines(groups, partial(_exchanges, folder), counts)
+    return group_lines(groups, partial(_exchanges, folder), text=not arguments.no_text)
 
 
 def _check_items(groups: Iterable[Group]) -> None:
@@ -133,19 +169,28 @@ def _check_items(groups: Iterable[Group]) -> None:
 
 
 def _check_captures(groups: Sequence[Group], folder: Path, *, tokens: bool) -> None:
-    """Check the captures before a line is written. Raises CaptureError."""
-    any_found = False
+    """Check the captures before a line is written. Raises CaptureError.
+
+    An agent may make no request at all. But then it used no tokens, and other rollouts of its run made some.
+    """
+    found: Counter[str] = Counter()
     for sample in _used(groups):
-        found = 0
-        for exchange in _exchanges(folder, sample):
-            found += 1
+        record, number = sample.record, 0
+        for number, exchange in enumerate(_exchanges(folder, sample), 1):
             if tokens:
-                check_tokens(exchange, f"{folder}: request {found} of {sample.record.rollout_id}")
-        any_found = any_found or found > 0
-        if tokens and not found:
-            raise CaptureError(f"{folder}: no requests of {sample.record.rollout_id} found")
-    if groups and not any_found:
+                check_tokens(exchange, f"{folder}: request {number} of {record.rollout_id}")
+        if tokens and not number and record.tokens:
+            raise CaptureError(
+                f"{folder}: no requests of {record.rollout_id} found, but it used {record.tokens:,} tokens; "
+                "select the run that was captured with --run"
+            )
+        found[record.run_id] += number
+    if groups and not found.total():
         raise CaptureError(f"{folder}: no requests of these rollouts found; check that it is the folder of this run")
+    if tokens and (missing := sorted(run for run, count in found.items() if not count)):
+        raise CaptureError(
+            f"{folder}: no requests of run {missing[0]} found; select the run that was captured with --run"
+        )
 
 
 def _exchanges(folder: Path, sample: Sample) -> Iterator[Exchange]:

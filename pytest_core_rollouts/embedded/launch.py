@@ -98,6 +98,7 @@ class EmbeddedCore:
         default_harness: str | None = "oracle",
         timeout: float = 30,
         capture: Path | None = None,
+        capture_tokens: bool = False,
         model_params: Mapping[str, Any] | None = None,
         model_idle_s: float = 300.0,
         model_retries: int = 2,
@@ -107,7 +108,8 @@ class EmbeddedCore:
 
         `hidden`: paths of the host that no sandbox may show, except parts that are mounted into one on purpose.
         `private`: paths, mainly the tasks', that can't be mounted either. `capture`: an existing folder for a JSONL of
-        each rollout's requests to its model. `model_params`: merged into each of these requests, with `{sample}` and
+        each rollout's requests to its model. `capture_tokens`: whether each request asks for token ids, in the way of
+        its protocol. `model_params`: merged into each of these requests, with `{sample}` and
         `{rollout_id}` replaced. `model_idle_s`: seconds that a model's server may be silent. `model_retries`: how often
         an agent program may repeat a failed request. `secrets`: masked in captures, in addition to the model's key.
 
@@ -134,6 +136,7 @@ class EmbeddedCore:
             "private": merge_places([*private, *([capture] if capture is not None else [])]),
             "default_harness": default_harness,
             "capture": None if capture is None else str(capture.resolve()),
+            "capture_tokens": capture_tokens,
             "model_params": dict(model_params or {}),
             "model_idle_s": model_idle_s,
             "model_retries": model_retries,

@@ -50,6 +50,7 @@ class Settings:
     private: list[str] = field(default_factory=list)
     default_harness: str | None = None
     capture: str | None = None  # a folder
+    capture_tokens: bool = False
     model_params: dict[str, Any] = field(default_factory=dict)
     model_idle_s: float = 300.0
     model_retries: int = 2
@@ -61,6 +62,7 @@ class Settings:
         return ModelSettings(
             capture=Path(self.capture) if self.capture else None,
             params=self.model_params,
+            capture_tokens=self.capture_tokens,
             idle_s=self.model_idle_s,
             retries=self.model_retries,
             secrets=self.secrets,

@@ -40,10 +40,12 @@ class EmbeddedOptions:
 
     * `capture`: a folder that gets a JSONL of each rollout's requests to its model.
     * `model_params`: merged into each of these requests; `{sample}` and `{rollout_id}` are filled in.
+    * `capture_tokens`: whether each request asks for token ids, in the way of its protocol.
     """
 
     capture: Path | None = None
     model_params: Mapping[str, Any] = field(default_factory=dict)
+    capture_tokens: bool = False
 
 
 class CoreAccess:
@@ -132,6 +134,7 @@ class CoreAccess:
                 hidden=places.hidden,
                 private=places.private,
                 capture=capture,
+                capture_tokens=self.embedded.capture_tokens,
                 model_params=self.embedded.model_params,
                 secrets=list(secrets),
             )

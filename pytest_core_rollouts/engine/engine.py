@@ -16,7 +16,7 @@ from pytest_core_rollouts.engine.caps import Caps
 from pytest_core_rollouts.engine.core_access import CoreAccess, CoreError, EmbeddedOptions, LazyClient, run_in_thread
 from pytest_core_rollouts.engine.parts import Defaults, Parts, make_parts
 from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, Pool, PoolStopped, affordable
-from pytest_core_rollouts.engine.preflight import check_agent, model_key, why_skipped
+from pytest_core_rollouts.engine.preflight import check_agent, check_token_ids, model_key, why_skipped
 from pytest_core_rollouts.engine.replay import Replayer
 from pytest_core_rollouts.engine.runs import Run, RunEnded
 from pytest_core_rollouts.grading.answers import Answer, Grade
@@ -90,6 +90,7 @@ class Engine:
         *,
         capture: Path | str | None = None,
         model_params: Mapping[str, Any] | None = None,
+        capture_tokens: bool = False,
         concurrency: int = 4,
         out: Path | str | None = None,
         save: Callable[[RolloutRecord], None] | None = None,
@@ -104,11 +105,14 @@ class Engine:
 
         * `capture`: a folder that gets a JSONL of each rollout's requests to its model.
         * `model_params`: merged into each of these requests; `{sample}` and `{rollout_id}` are filled in.
+        * `capture_tokens`: whether each request asks for token ids, in the way of its protocol.
 
         The rest is as for `Engine`. `submit` raises CoreError if no sandbox can be made or an agent's program is
         missing.
         """
-        options = EmbeddedOptions(None if capture is None else Path(capture), dict(model_params or {}))
+        options = EmbeddedOptions(
+            None if capture is None else Path(capture), dict(model_params or {}), capture_tokens=capture_tokens
+        )
         core = CoreAccess(None, None, embedded=options)
         parts = make_parts(core, concurrency, out, save, grade, Caps(max_time, max_tokens))
         parts.store.check_writable()
@@ -279,7 +283,9 @@ class Engine:
         """Make a run without rollouts, for `submit_rollouts`. Raises ValueError for an invalid id."""
         if run_id is not None and (run_id != slug(run_id, dots=False) or len(run_id) > 40):
             raise ValueError(f"run_id: expected at most 40 of A-Z a-z 0-9 - _, got {run_id!r}")
-        return Run(run_id or self._new_run_id(), self._on_read, self._end_in_flight)
+        embedded = self.parts.core.embedded
+        captures = None if embedded is None else embedded.capture
+        return Run(run_id or self._new_run_id(), self._on_read, self._end_in_flight, captures)
 
     def prepare(self, rollouts: Iterable[tuple[Task | None, Agent]], places: Places | None = None) -> None:
         """Check everything that every rollout needs, and start or reach the Core, before the first Session.
@@ -298,6 +304,8 @@ class Engine:
         core.require()
         for agent in agents:
             check_agent(agent, embedded=core.is_ours, dialect=core.dialect)
+            if core.embedded is not None and core.embedded.capture_tokens:
+                check_token_ids(agent)
             model_key(agent)
         tasks = list({task.id: task for task, _ in pairs if task is not None}.values())
         secrets = {secret for task in tasks for secret in task.secrets}

@@ -40,6 +40,15 @@ def check_agent(agent: Agent, *, embedded: bool | None, dialect: Dialect | None)
             raise MatrixError(f"{agent.where}: model base URL: {error}") from None
 
 
+def check_token_ids(agent: Agent) -> None:
+    """Raise MatrixError if no known server returns token ids on the protocol of the agent's model."""
+    if agent.effective_protocol == "anthropic":
+        raise MatrixError(
+            f"{_name(agent)}: --rollout-capture-tokens: no known server returns token ids on the protocol anthropic; "
+            "use a harness that speaks responses (codex) or chat_completions"
+        )
+
+
 def _check_embedded(agent: Agent) -> None:
     from pytest_core_rollouts.embedded.launch import HARNESSES  # brings modules that few runs need
 

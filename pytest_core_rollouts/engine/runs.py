@@ -7,12 +7,17 @@ import collections
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.rollout.attempts import Outcome
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
 from pytest_core_rollouts.tasks.task import Task
+
+if TYPE_CHECKING:
+    from pytest_core_rollouts.training.sequences import Sequence
 
 
 class RunEnded(Exception):
@@ -36,25 +41,56 @@ class Group:
     labels: Mapping[str, str]
     records: tuple[RolloutRecord, ...]
     """By sample, with their trajectories."""
+    captures: Path | None = None
+    """The folder with their model requests, if the Core captures them."""
 
     @property
     def rewards(self) -> tuple[float | None, ...]:
         """By sample. None if infrastructure spoiled the rollout: leave it out, it is not a 0."""
         return tuple(record.reward for record in self.records)
 
+    def sequences(self, captures: Path | str | None = None) -> tuple[list[Sequence], ...]:
+        """Return the token sequences of each rollout, by sample; [] for one without a reward.
+
+        `captures`: the folder with the model requests, one JSONL per rollout. Default: the engine's `capture`. Raises
+        CaptureError if there is no such folder, or if a request has no token ids.
+        """
+        from pytest_core_rollouts.training.captures import CaptureError, exchanges
+        from pytest_core_rollouts.training.sequences import sequences  # few runs need it
+
+        folder = self.captures if captures is None else Path(captures)
+        if folder is None:
+            raise CaptureError(
+                "sequences: no model requests were captured; set capture=DIR in Engine.embedded, or captures=DIR here"
+            )
+        if not folder.is_dir():
+            raise CaptureError(f"sequences: {folder} is not a folder")
+        return tuple(
+            [] if record.reward is None else sequences(exchanges(folder, record.rollout_id, record.session_id))
+            for record in self.records
+        )
+
 
 class Run:
     """The rollouts of one submit. Each result is handed out once, singly or by group.
 
-    `on_read` is called when a result was read, `on_cancel` to end what is in flight.
+    `on_read` is called when a result was read, `on_cancel` to end what is in flight. `captures`: the folder with the
+    rollouts' model requests.
     """
 
-    def __init__(self, run_id: str, on_read: Callable[[Run], None], on_cancel: Callable[[Run], None]) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        on_read: Callable[[Run], None],
+        on_cancel: Callable[[Run], None],
+        captures: Path | None = None,
+    ) -> None:
         self.run_id = run_id
         self.skipped: dict[str, str] = {}
         """Why each task that was skipped was skipped, by task id."""
         self.warnings: list[str] = []
         """Sessions that could not be deleted, by name."""
+        self._captures = captures
         self._on_read = on_read
         self._on_cancel = on_cancel
         self._stop = Stop()
@@ -96,7 +132,7 @@ class Run:
 
     def groups(self) -> Iterator[Group]:
         """Yield groups as they become complete. Raises RunEnded if some never will."""
-        grouper = _Grouper(self.rollouts)
+        grouper = _Grouper(self.rollouts, self._captures)
         for record in self.records():
             yield from grouper.add(record)
 
@@ -126,7 +162,7 @@ class Run:
 
     async def agroups(self) -> AsyncIterator[Group]:
         """`groups` for asyncio."""
-        grouper = _Grouper(self.rollouts)
+        grouper = _Grouper(self.rollouts, self._captures)
         async for record in self.arecords():
             for group in grouper.add(record):
                 yield group
@@ -201,7 +237,8 @@ class Run:
 class _Grouper:
     """Puts records together to complete groups."""
 
-    def __init__(self, rollouts: Iterable[Rollout]) -> None:
+    def __init__(self, rollouts: Iterable[Rollout], captures: Path | None) -> None:
+        self._captures = captures
         self._rollouts: dict[str, Rollout] = {rollout.rollout_id: rollout for rollout in rollouts}
         self._sizes = collections.Counter(rollout.group_id for rollout in self._rollouts.values())
         self._open: dict[str, list[RolloutRecord]] = {}
@@ -213,4 +250,4 @@ class _Grouper:
         if len(records) == self._sizes[rollout.group_id]:
             del self._open[rollout.group_id]
             by_sample = tuple(sorted(records, key=lambda one: one.sample))
-            yield Group(rollout.group_id, rollout.task, rollout.agent, rollout.labels, by_sample)
+            yield Group(rollout.group_id, rollout.task, rollout.agent, rollout.labels, by_sample, self._captures)

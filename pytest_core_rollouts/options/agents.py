@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from pytest_core_rollouts.agents_api.address import require_secure_url
-from pytest_core_rollouts.engine.preflight import MODEL_KEY, check_agent
+from pytest_core_rollouts.engine.preflight import MODEL_KEY, check_agent, check_token_ids
 from pytest_core_rollouts.options import values as option_values
 from pytest_core_rollouts.options.declared import OPTIONS
 from pytest_core_rollouts.options.values import OptionValues
@@ -61,6 +61,8 @@ def agents_from_options(values: OptionValues, core: str | None, dialect: Dialect
     try:
         for agent in agents:
             check_agent(agent, embedded=None if core is None else core == EMBEDDED, dialect=dialect)
+            if values.switch("capture-tokens"):
+                check_token_ids(agent)
         check_distinct(agents)
     except MatrixError as error:
         raise pytest.UsageError(str(error)) from None

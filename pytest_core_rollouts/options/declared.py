@@ -171,6 +171,12 @@ OPTIONS: Final = (
         "DIR",
         "Save each rollout's model requests and replies in this folder, one JSONL each (embedded Core only).",
     ),
+    Option(
+        "capture-tokens",
+        None,
+        "Request token ids from the model's server, with the parameter of its protocol (with --rollout-capture).",
+        "flag",
+    ),
     _value(
         "container-size",
         "SIZE",

@@ -90,6 +90,7 @@ class Settings:
     capture: Path | None = None
     """The folder where the embedded Core saves model requests and replies."""
     model_params: Mapping[str, Any] = field(default_factory=dict)
+    capture_tokens: bool = False
     """Parameters that the embedded Core merges into each request to a model."""
     model_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Keys of model providers by environment variable."""
@@ -178,9 +179,19 @@ def read_settings(config: pytest.Config) -> Settings:
         model_params=_require_embedded(
             values, "model-params", values.one("model-params", option_values.model_params, {}), core, replay
         ),
+        capture_tokens=_capture_tokens(values),
         core_key=os.environ.get("OPENAI_API_KEY") or None,
         model_keys={name: key for name in model_key_names(agents) if (key := os.environ.get(name))},
     )
+
+
+def _capture_tokens(values: OptionValues) -> bool:
+    found = values.switch("capture-tokens")
+    if found and values.path("capture") is None:
+        raise pytest.UsageError(
+            f"{values.shown('capture-tokens')}: requires --rollout-capture DIR, which keeps the ids"
+        )
+    return found
 
 
 def _require_embedded(values: OptionValues, name: str, value: T, core: str | None, replay: Replay | None) -> T:

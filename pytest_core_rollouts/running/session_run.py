@@ -70,7 +70,11 @@ class SessionRun(ResultSource):
             on_failure=self._link.mark_failed,
         )
         self.store.mask(settings.secrets)
-        options = EmbeddedOptions(settings.capture, settings.model_params) if settings.embedded else None
+        options = (
+            EmbeddedOptions(settings.capture, settings.model_params, settings.capture_tokens)
+            if settings.embedded
+            else None
+        )
         self.core = CoreAccess(
             given.get("base_url") or (None if settings.embedded else settings.core),
             given.get("api_key") or (None if settings.embedded else settings.core_key),

@@ -119,7 +119,7 @@ class Selection:
         """One line such as `2 groups, 8 samples, masked: 1 error; groups left out: 1 incomplete`."""
         samples = [sample for group in self.groups for sample in group.samples]
         masked = Counter[str](sample.record.status for sample in samples if sample.masked)
-        text = f"{_counted(len(self.groups), 'group')}, {_counted(len(samples), 'sample')}"
+        text = f"{counted(len(self.groups), 'group')}, {counted(len(samples), 'sample')}"
         if masked:
             text += f", masked: {_counts(masked)}"
         if self.left_out:
@@ -186,7 +186,7 @@ def _reason_against(group: Group, choice: Choice) -> str | None:
     return None
 
 
-def _counted(count: int, what: str) -> str:
+def counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 

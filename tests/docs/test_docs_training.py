@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.training.conversations import exchanges
+from pytest_core_rollouts.training.captures import exchanges
 from tests.support.agents import needs_codex
 from tests.support.fake_core import FakeCore, Script
 
@@ -129,7 +129,7 @@ def test_commands_that_need_codex(shell: Shell, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.syspath_prepend(ROOT / "examples")
     from policy_server import Policy, PolicyServer
 
-    collect, tokens, loop, tokens_of_loop = commands(real=True)
+    collect, tokens, loop, tokens_of_loop, flat = commands(real=True)
     shell.env.pop("OPENAI_BASE_URL")
     policy = Policy(["riddle-north"], ["coral", "dusk"])
     with PolicyServer(policy, shell.env["MODEL_API_KEY"]) as server:
@@ -138,11 +138,14 @@ def test_commands_that_need_codex(shell: Shell, monkeypatch: pytest.MonkeyPatch)
     assert printed == "exported 1 group, 4 samples\n"
     [group] = shell.lines("tokens.jsonl")
     assert {sample["rollout_id"] for sample in group["samples"]} == set(policy.sampled) == set(server.requests)
-    _, embedded, sequences = blocks("python")[:3]
-    assert shell.python(sequences).count("[0, 1, 0, 1]") + shell.python(sequences).count("[0, 1]\n") >= 4
+    assert blocks("text")[-1] == shell.run(flat)
+    [sequence, *_] = shell.lines("sequences.jsonl")
+    assert fields("sequence") == list(sequence)
+    assert (sequence["loss_mask"], sequence["sequences"]) == ([0, 1], 2)
+    _, embedded, in_a_loop = blocks("python")[:3]
     first = group["samples"][0]["exchanges"][0]
     assert fields("exchange") == list(first)
-    assert json.loads(first["request"])["return_token_ids"] is True
+    assert json.loads(first["request"])["enable_response_messages"] is True
     for sample in group["samples"]:
         chosen = policy.sampled[sample["rollout_id"]]
         assert [one["token_ids"] for one in sample["exchanges"]] == [[policy.actions.index(chosen.action)], [2]]
@@ -151,6 +154,7 @@ def test_commands_that_need_codex(shell: Shell, monkeypatch: pytest.MonkeyPatch)
     with PolicyServer(Policy(["riddle-north"], ["coral", "dusk"]), shell.env["MODEL_API_KEY"]) as server:
         address = server.base_url.partition("/rollouts")[0]
         assert shell.python(embedded.replace("http://127.0.0.1:9000", address)).startswith("riddle-north (")
+        assert shell.python(in_a_loop.replace("http://127.0.0.1:9000", address)).count(" [0, 1] [0.0, ") == 4
     assert {path.suffix for path in (shell.folder / "captures").iterdir()} == {".jsonl"}
     shell.run(loop)
     shell.run(tokens_of_loop)

@@ -40,6 +40,21 @@ async def test_parameters_are_only_merged_into_requests_for_replies(tmp_path: Pa
 
 
 @asyncio_test
+async def test_token_ids_are_requested_in_the_way_of_the_protocol(tmp_path: Path) -> None:
+    """A parameter that the user sets has precedence; null removes it."""
+    for protocol, path, added, params in [
+        ("responses", "/responses", {"enable_response_messages": True}, {}),
+        ("chat_completions", "/chat/completions", {"return_token_ids": True, "logprobs": True}, {}),
+        ("chat_completions", "/chat/completions", {"logprobs": False}, {"return_token_ids": None, "logprobs": False}),
+        ("anthropic", "/messages", {}, {}),
+    ]:
+        settings: dict[str, Any] = {"params": params, "capture_tokens": True, "protocol": protocol}
+        async with serving(replying(b"{}")) as server, proxied(tmp_path, server.url, **settings) as (_, client):
+            await client.post(path, json={"model": "m"})
+        assert [json.loads(body) for body in server.bodies] == [{"model": "m", **added}]
+
+
+@asyncio_test
 async def test_request_that_parameters_cannot_be_merged_into_is_refused(tmp_path: Path) -> None:
     async with serving(replying(b"{}")) as server, proxied(tmp_path, server.url, params={"seed": 1}) as (_, client):
         assert (await client.post("/responses", content=b"[1]")).status_code == 400

@@ -129,6 +129,28 @@ REPLIES = [
         {"meta_info": {"output_token_logprobs": [[-0.5, 11, None], [-0.25, 12, "x"]]}, "input_token_ids": [3]},
         Tokens([3], [11, 12], [-0.5, -0.25]),
     ),
+    (  # vLLM's Responses with enable_response_messages
+        {
+            "input_messages": [
+                {"type": "raw_message_tokens", "tokens": [1]},
+                {"type": "raw_message_tokens", "tokens": [2]},
+            ],
+            "output_messages": [{"type": "raw_message_tokens", "tokens": [3, 4]}, {"type": "other", "tokens": [9]}],
+        },
+        Tokens([1, 2], [3, 4]),
+    ),
+    (  # SGLang, with return_token_ids
+        {"choices": [{"prompt_token_ids": [1, 2], "response_token_ids": [3]}, {"response_token_ids": [9]}]},
+        Tokens([1, 2], [3]),
+    ),
+    ({"sglext": {"input_ids": [1, 2], "output_ids": [[3, 4], [9]]}, "choices": []}, Tokens([1, 2], [3, 4])),
+    (  # what the model itself calls token ids
+        {
+            "content": [{"type": "tool_use", "input": {"token_ids": [6], "prompt_token_ids": [6]}}],
+            "metadata": {"token_ids": [6]},
+        },
+        Tokens(),
+    ),
     ({"output": [], "token_ids": "no list", "logprobs": 5}, Tokens()),
     ("no JSON", Tokens()),
     (None, Tokens()),

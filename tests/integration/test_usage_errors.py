@@ -49,6 +49,12 @@ REFUSED = [
     ("--core embedded --harness codex", "pass --model NAME --model-base-url https://api.openai.com/v1 and put the key"),
     ("--core embedded --harness claude_sdk --model m", "--model-base-url https://api.anthropic.com and put the key"),
     ("--rollout-capture x", "--rollout-capture: requires --core embedded; on another Core set this"),
+    ("--rollout-capture-tokens", "--rollout-capture-tokens: requires --rollout-capture DIR, which keeps the ids"),
+    (
+        "--core embedded --harness claude_sdk --model m --model-base-url https://m --rollout-capture x "
+        "--rollout-capture-tokens",
+        "harness claude_sdk: --rollout-capture-tokens: no known server returns token ids on the protocol anthropic",
+    ),
     ("--rollout-model-params {}x", "--rollout-model-params: invalid JSON '{}x': "),
     ("--rollout-model-params 1", "--rollout-model-params: expected a JSON object such as"),
     ("--rollout-model-params '{\"stream\": false}'", "\"stream\" can't be set here; the harness sets it"),

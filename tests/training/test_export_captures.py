@@ -72,12 +72,15 @@ def test_half_a_line_at_the_end_is_named_and_passed_over(export: Exporter, file:
 
 
 LACKING: dict[str, tuple[dict[str, Any], str]] = {
-    "no ids": ({"token_ids": None}, "the inference server returned no token_ids; request them with"),
+    "no ids": ({"token_ids": None}, "no token_ids on the protocol responses; request them with --rollout-capture-to"),
     "none at all": (
         {"token_ids": None, "prompt_token_ids": None},
         "returned no prompt_token_ids and no token_ids",
     ),
-    "no prompt": ({"prompt_token_ids": None}, "returned no prompt_token_ids; request them with"),
+    "no prompt": (
+        {"prompt_token_ids": None, "protocol": "anthropic"},
+        "returned no prompt_token_ids on the protocol anthropic; no known server does; use a harness that speaks",
+    ),
     "in part": ({"truncated": True}, "too large, only saved in part"),
     "misfits": ({"logprobs": [-1.0]}, "got 2 token_ids but 1 logprobs"),
 }
@@ -101,11 +104,28 @@ def test_logprobs_need_not_be_there(export: Exporter, file: Path, folder: Path) 
     assert group["samples"][0]["exchanges"][2]["logprobs"] == []
 
 
-def test_a_rollout_that_was_not_captured(export: Exporter, folder: Path, tmp_path: Path) -> None:
-    file = write(tmp_path / "b.jsonl", rows([1.0, 0.0, 0.0]))
-    refusal = export.refused(file, "--capture", folder, "--require-token-ids")
-    assert refusal == f"{folder}: no requests of {rows([1.0, 0.0, 0.0])[2].rollout_id} found"
-    assert export(file, "--capture", folder)[0]["samples"][2]["exchanges"] == []
+def test_a_rollout_that_was_not_captured_is_refused_if_it_used_tokens(
+    export: Exporter, folder: Path, tmp_path: Path
+) -> None:
+    """An agent that asks its model nothing must not be able to stop the export of the others."""
+    *others, last = rows([1.0, 0.0, 0.0])
+    file = write(tmp_path / "b.jsonl", others, last)
+    assert export(file, "--capture", folder, "--require-token-ids")[0]["samples"][2]["exchanges"] == []
+    used = write(tmp_path / "c.jsonl", others, dataclasses.replace(last, usage={"total_tokens": 1234}))
+    assert export(used, "--capture", folder)[0]["samples"][2]["exchanges"] == []
+    assert export.refused(used, "--capture", folder, "--require-token-ids") == (
+        f"{folder}: no requests of {last.rollout_id} found, but it used 1,234 tokens; "
+        "select the run that was captured with --run"
+    )
+
+
+def test_a_run_that_was_not_captured_is_named(export: Exporter, file: Path, folder: Path, tmp_path: Path) -> None:
+    other = [dataclasses.replace(row, session_id="x") for row in run({"t": [1.0]}, run_id="20261130T100000Z-beef")]
+    both = write(tmp_path / "b.jsonl", rows([1.0, 0.0]), other)
+    assert export.refused(both, "--capture", folder, format="sequences") == (
+        f"{folder}: no requests of run {other[0].run_id} found; select the run that was captured with --run"
+    )
+    assert len(export(both, "--capture", folder, "--run", rows([1.0])[0].run_id, format="sequences")) == 4
 
 
 def test_the_wrong_folder(export: Exporter, file: Path, tmp_path: Path) -> None:
@@ -130,9 +150,17 @@ def test_files_that_are_no_captures(export: Exporter, file: Path, folder: Path, 
     assert export.refused(file, "--capture", folder) == f"{path}:3: {message}"
 
 
+def test_texts_of_requests_can_be_left_out(export: Exporter, file: Path, folder: Path) -> None:
+    [group] = export(file, "--capture", folder, "--no-text")
+    first = group["samples"][0]["exchanges"][0]
+    assert (first["request"], first["response"], first["token_ids"]) == ("", "", [3, 4])
+
+
 def test_options_that_do_not_go_together(export: Exporter, file: Path, folder: Path) -> None:
     assert "requires --capture DIR" in export.refused(file, "--require-token-ids")
     assert "requires --format groups" in export.refused(file, "--capture", folder, format="messages")
+    assert "requires --capture DIR" in export.refused(file, format="sequences")
+    assert "requires --format groups and --capture" in export.refused(file, "--no-text")
 
 
 def test_an_id_that_is_a_path_leads_nowhere(export: Exporter, folder: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from .channel import Broken, Channel, serve_unix
 from .exchange import CAPTURE_LIMIT, Capture, Exchange
 from .failures import ModelFailure
 from .reply_mask import Decoder, KeyMask, UnknownCoding
-from .tokens import sum_of
+from .tokens import REQUEST_IDS, sum_of
 from .upstream import Header, RefusedTarget, Upstream, end_to_end, fill, merge, plain_path
 
 AT_ONCE = 8  # requests of one sandbox
@@ -45,10 +45,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Settings of all Turns. `capture`: the folder of captures; `params`: merged into each request for a reply."""
+    """Settings of all Turns. `capture`: the folder of captures; `params`: merged into each request for a reply.
+
+    `capture_tokens`: whether each request asks for token ids, in the way of its protocol.
+    """
 
     capture: Path | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
+    capture_tokens: bool = False
     idle_s: float = 300.0
     """Seconds that a server may be silent, before a reply or within it."""
     retries: int = 2
@@ -115,7 +119,8 @@ class ModelProxy:
         self._listener = listener
         self._protocol = provider.protocol
         self._upstream = Upstream.of(provider)
-        self._params = fill(settings.params, sample=labels.sample, rollout_id=labels.rollout_id)
+        asked = REQUEST_IDS[provider.protocol] if settings.capture_tokens else {}
+        self._params = {**asked, **fill(settings.params, sample=labels.sample, rollout_id=labels.rollout_id)}
         secrets = {provider.api_key, settings.core_key, *settings.secrets}
         self._capture = None if settings.capture is None else Capture(settings.capture, vars(labels), secrets)
         self._mask = KeyMask((provider.api_key, settings.core_key))

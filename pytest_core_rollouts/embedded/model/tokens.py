@@ -10,6 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+REQUEST_IDS: Mapping[str, Mapping[str, Any]] = {
+    "chat_completions": {"return_token_ids": True, "logprobs": True},
+    "responses": {"enable_response_messages": True},
+    "anthropic": {},
+}
+"""What a request has to contain so that the server returns token ids, by protocol (vLLM 0.33; none on anthropic)."""
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -20,15 +27,18 @@ class Tokens:
     logprobs: list[float] | None = None
 
 
-_PROMPT = ("prompt_token_ids", "input_token_ids")
-_SAMPLED = ("token_ids", "output_token_ids", "completion_token_ids", "output_ids")
+_PROMPT = ("prompt_token_ids", "input_token_ids", "input_ids")
+_SAMPLED = ("token_ids", "output_token_ids", "completion_token_ids", "output_ids", "response_token_ids")
+_CHOSEN_BY_THE_MODEL = ("arguments", "input", "metadata", "tools")
+"""Members that an agent or its model fills: what they call token ids is not what the server sampled."""
 _NAMED = re.compile(r"token_id:(\d+)")
 
 
 def tokens_of(reply: Any) -> Tokens:
     """Find tokens in a reply by names of members.
 
-    `token_ids` and `prompt_token_ids` (vLLM), `output_token_logprobs` (SGLang), `logprobs` (all servers).
+    `token_ids` and `prompt_token_ids` (vLLM), `input_messages` and `output_messages` (vLLM on the Responses protocol),
+    `response_token_ids`, `output_token_logprobs`, `input_ids` and `output_ids` by choice (SGLang), `logprobs` (all).
     If a reply has several choices, only the first one counts.
     """
     found = _Found()
@@ -55,18 +65,34 @@ class _Found:
                 self.prompt = member
             elif name in _SAMPLED and _is_ids(member):
                 self.ids += member
+            elif name == "output_ids" and isinstance(member, list) and _is_ids(member[0]):  # by choice
+                self.ids += member[0]
+            elif name == "input_messages":
+                self.prompt = self.prompt or _ids_of_messages(member) or None
+            elif name == "output_messages":
+                self.ids += _ids_of_messages(member)
             elif name == "output_token_logprobs" and isinstance(member, list):
                 self.pairs += _sglang_pairs(member)
             elif name == "logprobs":
                 self.pairs += _pairs(member)
             elif name == "choices" and isinstance(member, list):
                 self.look_into(member[:1])
-            elif not name.endswith("logprobs"):
+            elif not name.endswith("logprobs") and name not in _CHOSEN_BY_THE_MODEL:
                 self.look_into(member)
 
 
 def _is_ids(value: Any) -> bool:
     return isinstance(value, list) and all(type(member) is int for member in value)
+
+
+def _ids_of_messages(messages: Any) -> list[int]:
+    """Return the ids in vLLM's raw messages, in order; [] if there are none."""
+    found: list[int] = []
+    for message in messages if isinstance(messages, list) else ():
+        is_raw = isinstance(message, dict) and message.get("type") == "raw_message_tokens"
+        if is_raw and _is_ids(tokens := message.get("tokens")):
+            found += tokens
+    return found
 
 
 def _pairs(value: Any) -> Iterator[tuple[int | None, float]]:
