@@ -44,7 +44,7 @@ def check_token_ids(agent: Agent) -> None:
     """Raise MatrixError if no known server returns token ids on the protocol of the agent's model."""
     if agent.effective_protocol == "anthropic":
         raise MatrixError(
-            f"{_name(agent)}: --rollout-capture-tokens: no known server returns token ids on the protocol anthropic; "
+            f"{agent.where}: --rollout-capture-tokens: no known server returns token ids on the protocol anthropic; "
             "use a harness that speaks responses (codex) or chat_completions"
         )
 
