@@ -45,7 +45,7 @@ KNOW_PYTEST = {"checking", "collecting", "hookspecs", "options", "plugin", "runn
 
 INSIDE = {
     "cli": "check compare export new_task reap report __init__",
-    "checking": "__init__ collecting runs checks",
+    "checking": "__init__ collecting runs checks grading_checks",
     "running": (
         "__init__ session_plugin pytest_files ending completion_order workers session_run gates project "
         "sharding shared_folder display signals"

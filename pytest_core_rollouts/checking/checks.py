@@ -6,29 +6,21 @@ must know, and whether the agent can read the answer in the files. `FINDINGS` in
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_core_rollouts.checking.grading_checks import CODES as GRADING_CODES
+from pytest_core_rollouts.checking.grading_checks import SHOWN, GradingChecks
 from pytest_core_rollouts.grading.answers import Answer, Grade
-from pytest_core_rollouts.grading.comparing import render_path, size
-from pytest_core_rollouts.grading.threads import GraderFailed, Graders
-from pytest_core_rollouts.tasks.task import Task
-from pytest_core_rollouts.tasks.task_settings import UNFINISHED, WARNINGS
-from pytest_core_rollouts.text import reward_text
+from pytest_core_rollouts.grading.comparing import render_path
+from pytest_core_rollouts.tasks.task import NO_SOLVE, Task
+from pytest_core_rollouts.tasks.task_settings import FINDINGS, UNFINISHED, WARNINGS
+from pytest_core_rollouts.text import counted, listed
 
 ANSWER: Final = "/workspace/outputs/answer.json"
-SHOWN: Final = 5
-"""The most places that one finding lists."""
-COMPARED_VALUES: Final = 300_000
-"""The most values that the built-in comparison compares for a task. If that is not enough to try every wrong answer,
-some are tried, evenly spread."""
-CUSTOM_GRADES: Final = 30
-"""The most wrong answers that a grader of the project gets: it may be slow."""
-
 Grader = Callable[[Task, Answer], Grade]
 
 
@@ -74,7 +66,17 @@ class TaskChecks:
                 "no-solution", "solution/solve.sh is missing, so nothing shows that the task can be solved"
             )
         for warning in self.task.warnings:
-            yield self._finding("warning", warning, "files")
+            if not warning.endswith(NO_SOLVE):
+                yield self._finding("warning", warning, "files")
+
+    @property
+    def codes(self) -> frozenset[str]:
+        """The codes that these checks look for."""
+        return frozenset(FINDINGS) - (GRADING_CODES if self._is_not_graded else frozenset())
+
+    @property
+    def _is_not_graded(self) -> bool:
+        return self.custom and self.task.check == "static"
 
     # ---- texts
 
@@ -97,10 +99,10 @@ class TaskChecks:
             if path not in task.instruction:
                 problem = f"the instruction does not name {path}, so an agent can't know where to write"
                 yield self._finding("output-path", problem, "instruction.md")
-        for key in filter(None, task.expected or {}):
-            if not _has_word(task.instruction, key):
-                problem = f"the instruction does not name the key {key!r}"
-                yield self._finding("key-not-named", problem, "instruction.md")
+        missing = [repr(key) for key in task.expected or {} if key and not _has_word(task.instruction, key)]
+        if missing:
+            problem = f"the instruction does not name the key{'s'[: len(missing) - 1]} {listed(missing, SHOWN)}"
+            yield self._finding("key-not-named", problem, "instruction.md")
         yield from self._nested_keys()
 
     def _nested_keys(self) -> Iterator[Finding]:
@@ -111,7 +113,7 @@ class TaskChecks:
             content = [text for _, text in self._files()]
             missing = [key for key in missing if not any(key in text for text in content)]
         if missing:
-            problem = f"keys found neither in the instruction nor in a file: {_listed(missing)}"
+            problem = f"keys found neither in the instruction nor in a file: {listed(missing, SHOWN)}"
             yield self._finding("nested-key-not-named", problem, "instruction.md")
 
     def _environment(self) -> Iterator[Finding]:
@@ -170,60 +172,10 @@ class TaskChecks:
     # ---- grading
 
     def _grading(self) -> Iterator[Finding]:
-        task = self.task
-        found: dict[str, list[str]] = {}
-        try:
-            if task.expected is not None and not (self.custom and task.outputs is not None):
-                reward = self._reward(Answer(value=task.expected))
-                if self.custom and (again := self._reward(Answer(value=task.expected))) != reward:
-                    rewards = f"{reward_text(reward)}, then {reward_text(again)}"
-                    problem = f"the expected answer earns {rewards}; the same answer must always get the same reward"
-                    yield self._finding("grader-unstable", problem, self._graded_by)
-                    return
-                if reward < 1:
-                    problem = f"the expected answer earns {reward_text(reward)} instead of 1"
-                    yield self._finding("expected-fails", problem, self._graded_by)
-                    return
-            for what, answer in self._wrong_answers():
-                if self._reward(answer) >= 1:
-                    found.setdefault("wrong-answer-passes", []).append(what)
-        except GraderFailed as failure:
-            yield self._finding("grader-fails", str(failure), self._graded_by)
+        if self._is_not_graded:
             return
-        for code, places in found.items():
-            yield self._finding(code, f"wrong answers that earn 1: {_listed(places)}", self._graded_by)
-
-    def _wrong_answers(self) -> Iterator[tuple[str, Answer]]:
-        yield "a missing answer", Answer(problem=f"{ANSWER} not found")
-        yield "an empty object", Answer(value={})
-        expected = self.task.expected
-        if expected is None:
-            return
-        changes = list(_changes(expected))
-        most = CUSTOM_GRADES if self.custom else max(20, COMPARED_VALUES // size(expected))
-        step = -(-len(changes) // most)
-        far = 2 * self._largest_absolute()
-        for path, dropped in changes[::step]:
-            if dropped:
-                yield f"{render_path(path)} left out", Answer(value=_without(expected, path))
-            else:
-                yield f"{render_path(path)} changed", Answer(value=self._changed(expected, path, far))
-
-    def _changed(self, expected: Any, path: tuple[Any, ...], far: float) -> Any:
-        """Return the answer with one value changed, if possible to one that no rule such as `one_of` accepts."""
-        value = _at(expected, path)
-        candidates = [_other(value, far, number) for number in range(3)]
-        answers = [_with(expected, path, candidate) for candidate in candidates]
-        return next((answer for answer in answers if self._reward(Answer(value=answer)) < 1), answers[0])
-
-    def _largest_absolute(self) -> float:
-        rules = [rule.tolerance.absolute for rule in self.task.grading.values() if rule.tolerance is not None]
-        return max([self.task.tolerance.absolute, *rules])
-
-    def _reward(self, answer: Answer) -> float:
-        if not self.custom:
-            return self.grade(self.task, answer).reward
-        return asyncio.run(Graders().call(lambda: self.grade(self.task, answer))).reward
+        for code, message in GradingChecks(self.task, self.grade, self.custom).findings():
+            yield self._finding(code, message, self._graded_by)
 
     def _zero_tolerances(self) -> Iterator[Finding]:
         task = self.task
@@ -232,7 +184,7 @@ class TaskChecks:
         zeros = [path for path, value in _values(task.expected) if isinstance(value, float) and value == 0]
         places = [render_path(path) for path in zeros if self._has_only_relative_tolerance(path)]
         if places:
-            problem = f"{_listed(places)}: a relative tolerance of 0.0 is 0; set an absolute tolerance"
+            problem = f"{listed(places, SHOWN)}: a relative tolerance of 0.0 is 0; set an absolute tolerance"
             yield self._finding("zero-tolerance", problem, "expected.json", find=f'"{zeros[0][-1]}"')
 
     def _empty_objects(self) -> Iterator[Finding]:
@@ -240,7 +192,7 @@ class TaskChecks:
             return
         empty = list(_empty_in(self.task.expected))
         if empty:
-            places = _listed([render_path(path) for path in empty])
+            places = listed([render_path(path) for path in empty], SHOWN)
             problem = f"{places}: every object matches an empty object; add keys to it"
             yield self._finding("constrains-nothing", problem, "expected.json", find=f'"{empty[0][-1]}"')
 
@@ -285,6 +237,18 @@ def apply_silence(task: Task, findings: Iterable[Finding], checked: frozenset[st
             yield Finding("silence-unused", task.id, f"silence: {code} was not found; remove it here", path)
 
 
+def merge_hook_faults(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings with one for each fault of a hook, and not one for each task that the hook grades."""
+    merged: dict[object, list[Finding]] = {}
+    for finding in findings:
+        by_hook = finding.code == "grader-fails" and (finding.path is None or finding.path.name != "grader.py")
+        merged.setdefault(finding.message if by_hook else finding, []).append(finding)
+    return [
+        replace(first, message=f"{first.message}, and for {counted(len(others), 'other task')}") if others else first
+        for first, *others in merged.values()
+    ]
+
+
 # ---- values
 
 
@@ -307,53 +271,6 @@ def _empty_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
     children = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for step, child in children:
         yield from _empty_in(child, (*path, step))
-
-
-def _changes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], bool]]:
-    """Yield each change that makes an answer wrong: a path, and whether it is left out (True) or changed (False)."""
-    children = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    for step, child in children:
-        inner = (*path, step)
-        yield inner, True
-        if not isinstance(child, (Mapping, list)):
-            yield inner, False
-        yield from _changes(child, inner)
-
-
-def _at(value: Any, path: tuple[Any, ...]) -> Any:
-    for step in path:
-        value = value[step]
-    return value
-
-
-def _with(value: Any, path: tuple[Any, ...], other: Any) -> Any:
-    """Return a copy of the value with `other` at `path`. Only what is on the path is copied."""
-    if not path:
-        return other
-    copy = dict(value) if isinstance(value, Mapping) else list(value)
-    copy[path[0]] = _with(value[path[0]], path[1:], other)
-    return copy
-
-
-def _without(value: Any, path: tuple[Any, ...]) -> Any:
-    copy = dict(value) if isinstance(value, Mapping) else list(value)
-    if len(path) == 1:
-        del copy[path[0]]
-    else:
-        copy[path[0]] = _without(value[path[0]], path[1:])
-    return copy
-
-
-def _other(value: Any, far: float, number: int) -> Any:
-    """Return a wrong value, outside of every tolerance; each `number` gives another one."""
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, (int, float)):
-        distance = abs(value) + far + 1 + 7 * number
-        return type(value)(value - distance if value < 0 else value + distance)
-    if isinstance(value, str):
-        return f"{value} (changed{' again' * number})"
-    return number  # the value is null
 
 
 def _is_recognizable(value: Any) -> bool:
@@ -391,8 +308,3 @@ def _follows_key(text: str, path: tuple[Any, ...], value: Any) -> bool:
     """Whether the text has the value after its key, as in JSON, YAML or `key = value`."""
     key = next((step for step in reversed(path) if isinstance(step, str)), "")
     return any(re.search(rf"{re.escape(key)}\W{{1,8}}{re.escape(form)}(?!\w)", text) for form in _forms(value))
-
-
-def _listed(places: Sequence[str]) -> str:
-    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
-    return ", ".join(places[:SHOWN]) + more

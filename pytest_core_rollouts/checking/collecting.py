@@ -14,13 +14,10 @@ from pytest_core_rollouts.checking.checks import Finding
 from pytest_core_rollouts.collecting.collect import RolloutItem, left_out_key
 from pytest_core_rollouts.collecting.task_data import refusal, refused_key
 from pytest_core_rollouts.embedded.hidden import Places, find_places
-from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.options.settings import settings_key
 from pytest_core_rollouts.running.project import ProjectGrading, project_folders
 from pytest_core_rollouts.tasks.folders import looks_like_task, settings_of_pytest, utf8_name
-from pytest_core_rollouts.tasks.matrix import Agent, Rollout
 from pytest_core_rollouts.tasks.task import Task
-from pytest_core_rollouts.tasks.task_settings import Network
 
 
 @dataclass(eq=False)  # a plugin must be hashable
@@ -81,11 +78,6 @@ class Collected:
             folder = place.removesuffix("/instruction.md")
             path, line, message = _placed(str(report.longrepr).strip(), self.rootpath / place)
             self.faults.append(Finding("load", folder, message, path, line))
-
-    def grade(self, task: Task, answer: Answer) -> Grade:
-        """Grade an answer that no agent gave, as a run would."""
-        rollout = Rollout(task, Agent("oracle"), 0, "check", timeout=900, network=Network.disabled())
-        return self.grading.grade(task, answer, rollout)
 
 
 def collect_tasks(wanted: Sequence[str]) -> Collected:

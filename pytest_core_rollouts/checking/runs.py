@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from pytest_core_rollouts.checking.checks import Finding
+from pytest_core_rollouts.checking.grading_checks import SAME_REWARD, KnownGrades
 from pytest_core_rollouts.embedded.hidden import Places
 from pytest_core_rollouts.engine.core_access import CoreAccess, EmbeddedOptions
 from pytest_core_rollouts.engine.engine import Engine
-from pytest_core_rollouts.engine.parts import Grading, Parts
+from pytest_core_rollouts.engine.parts import Parts
 from pytest_core_rollouts.engine.preflight import why_skipped
 from pytest_core_rollouts.engine.store import RowStore
 from pytest_core_rollouts.records.record import RolloutRecord
@@ -27,9 +29,12 @@ _ORACLE: Final = Agent(harness="oracle")
 _NOP: Final = Agent(harness="nop")
 
 
-def run_findings(tasks: Sequence[Task], grading: Grading, places: Places) -> Iterator[Finding]:
+def run_findings(
+    tasks: Sequence[Task], grading: KnownGrades, places: Places, found: Mapping[str, Collection[str]]
+) -> Iterator[Finding]:
     """Run the tasks and yield the findings. Every task must be one that `can_run`.
 
+    `found`: for each task, the codes that are reported already; the same fault is not reported again.
     Raises CoreError if no embedded Core can run on this machine.
     """
     core = CoreAccess(None, None, embedded=EmbeddedOptions())
@@ -40,11 +45,13 @@ def run_findings(tasks: Sequence[Task], grading: Grading, places: Places) -> Ite
         engine.prepare([(rollout.task, rollout.agent) for rollout in rollouts], places)
         records = list(engine.submit_rollouts(rollouts).records())
     for task in tasks:
-        yield from _judge(task, [record for record in records if record.task == task.id])
+        yield from _Judge(task, found[task.id], grading).findings([each for each in records if each.task == task.id])
 
 
 def can_run(task: Task) -> bool:
     """Whether an agent can be given the task on the embedded Core."""
+    if task.check == "static":
+        return False
     return why_skipped(task, _NOP, embedded=True, network=task.network or Network.disabled()) is None
 
 
@@ -54,22 +61,56 @@ def _rollouts(task: Task, run_id: str) -> Iterator[Rollout]:
         yield Rollout(task, agent, sample, run_id, timeout=task.timeout or TIMEOUT)
 
 
-def _judge(task: Task, records: Sequence[RolloutRecord]) -> Iterator[Finding]:
-    by_harness: Mapping[str, list[RolloutRecord]] = {
-        name: [record for record in records if record.harness == name] for name in ("oracle", "nop")
-    }
-    solved = by_harness["oracle"]
-    folder = task.path
-    solution = None if folder is None else folder / "solution" / "solve.sh"
-    if bad := [record for record in solved if record.reward != 1]:
-        yield Finding("solution-fails", task.id, f"the solution {_result_text(bad[0])}", solution)
-    elif len({_answer_json(record) for record in solved}) > 1:
-        problem = "the solution gave two different answers, which both earn 1"
-        yield Finding("solution-unstable", task.id, problem, solution)
-    for record in by_harness["nop"]:
-        if record.reward != 0:
-            instruction = None if folder is None else folder / "instruction.md"
-            yield Finding("nop-passes", task.id, f"an agent that does nothing {_result_text(record)}", instruction)
+@dataclass(frozen=True)
+class _Judge:
+    """Turns the rows of one task into findings. `found` are the codes that are reported already."""
+
+    task: Task
+    found: Collection[str]
+    grades: KnownGrades
+
+    def findings(self, records: Sequence[RolloutRecord]) -> Iterator[Finding]:
+        broken = [record for record in records if record.rollout_id in self.grades.failed]
+        if broken and "grader-fails" not in self.found:
+            yield self._finding("grader-fails", broken[0].error or broken[0].status, self._graded_by)
+        graded = [record for record in records if record.rollout_id not in self.grades.failed]
+        yield from self._solved([record for record in graded if record.harness == "oracle"])
+        for record in graded:
+            is_known = record.reward == 1 and "wrong-answer-passes" in self.found
+            if record.harness == "nop" and record.reward != 0 and not is_known:
+                problem = f"an agent that does nothing {_result_text(record)}"
+                yield self._finding("nop-passes", problem, "instruction.md")
+
+    def _solved(self, records: Sequence[RolloutRecord]) -> Iterator[Finding]:
+        rewards = sorted({record.reward for record in records if record.reward is not None})
+        answers = {_answer_json(record) for record in records}
+        graded = {self.grades.graded.get(record.rollout_id) for record in records} - {None}
+        bad = [record for record in records if record.reward != 1]
+        if len(graded) == 1 and len(rewards) > 1:
+            if "grader-unstable" not in self.found:
+                problem = f"the solution's answer earns {' and '.join(map(reward_text, rewards))}"
+                yield self._finding("grader-unstable", f"{problem}; {SAME_REWARD}", self._graded_by)
+        elif bad:
+            if not self._is_known(bad[0]):
+                problem = f"the solution {_result_text(bad[0])}"
+                yield self._finding("solution-fails", problem, "solution/solve.sh")
+        elif len(answers) > 1:
+            problem = "the solution gave two different answers, which both earn 1"
+            yield self._finding("solution-unstable", problem, "solution/solve.sh")
+
+    def _is_known(self, record: RolloutRecord) -> bool:
+        """Whether the solution only fails because of a fault of grading that is reported already."""
+        answered = record.reward is not None and record.answer is not None
+        if answered and "expected-fails" in self.found:
+            return json.dumps(record.answer, sort_keys=True) == json.dumps(self.task.expected, sort_keys=True)
+        return answered and "grader-unstable" in self.found
+
+    @property
+    def _graded_by(self) -> str:
+        return "grader.py" if self.task.grader is not None else "expected.json"
+
+    def _finding(self, code: str, message: str, place: str) -> Finding:
+        return Finding(code, self.task.id, message, None if self.task.path is None else self.task.path / place)
 
 
 def _answer_json(record: RolloutRecord) -> str:

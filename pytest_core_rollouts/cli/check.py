@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_core_rollouts.checking import runs as check_runs
-from pytest_core_rollouts.checking.checks import Finding, TaskChecks, apply_silence
+from pytest_core_rollouts.checking.checks import Finding, TaskChecks, apply_silence, merge_hook_faults
+from pytest_core_rollouts.checking.grading_checks import KnownGrades
 from pytest_core_rollouts.embedded.hidden import hide
-from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import FINDINGS
 from pytest_core_rollouts.text import escaped, one_line
 
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     notes: list[str] = []
     show_again = hide(collected.places.all)  # graders run code in sandboxes too
     try:
-        findings = list(_findings(collected, arguments.core, notes))
+        findings = merge_hook_faults(_findings(collected, arguments.core, notes))
     except _NoCore as error:
         print(f"ERROR: --core embedded: {error}", file=sys.stderr)
         return UNUSABLE
@@ -72,30 +73,33 @@ class _NoCore(Exception):
 def _findings(collected: Collected, core: str | None, notes: list[str]) -> Iterator[Finding]:
     yield from collected.faults
     by_task: dict[str, list[Finding]] = {}
+    checked: dict[str, frozenset[str]] = {}
+    grades = KnownGrades(collected.grading)
     for task in collected.tasks.values():
-        custom = not collected.grading.uses_builtin_grading(task)
-        checks = TaskChecks(task, collected.grade, custom=custom, env_listed=collected.env_listed)
+        custom = not grades.uses_builtin_grading(task)
+        checks = TaskChecks(task, grades.grade_now, custom=custom, env_listed=collected.env_listed)
         by_task[task.id] = list(checks.findings())
-    checked = frozenset(FINDINGS) - check_runs.CODES
-    unfinished = {finding.task_id for found in by_task.values() for finding in found if finding.code == "unfinished"}
+        checked[task.id] = checks.codes - check_runs.CODES
     runnable = [task for task in collected.tasks.values() if check_runs.can_run(task)]
-    runnable = [task for task in runnable if task.id not in unfinished]
-    ran: set[str] = set()
+    runnable = [task for task in runnable if all(finding.code != "unfinished" for finding in by_task[task.id])]
     if core != "none" and runnable:
-        for finding in _embedded(collected, core, runnable, notes):
+        found = {task.id: {each.code for each in by_task[task.id]} - task.silence.keys() for task in runnable}
+        run = partial(check_runs.run_findings, runnable, grades, collected.places, found)
+        for finding in _embedded(run, core, notes):
             by_task[finding.task_id].append(finding)
-        ran = {task.id for task in runnable} if not notes else set()
+        for task in runnable if not notes else ():
+            checked[task.id] = frozenset(FINDINGS)
         if len(runnable) < len(collected.tasks):
             notes.append(f"{len(collected.tasks) - len(runnable)} not run on the embedded Core")
     for task in collected.tasks.values():
-        yield from apply_silence(task, by_task[task.id], frozenset(FINDINGS) if task.id in ran else checked)
+        yield from apply_silence(task, by_task[task.id], checked[task.id])
 
 
-def _embedded(collected: Collected, core: str | None, tasks: Sequence[Task], notes: list[str]) -> Iterable[Finding]:
+def _embedded(run: Callable[[], Iterator[Finding]], core: str | None, notes: list[str]) -> Iterable[Finding]:
     from pytest_core_rollouts.engine.core_access import CoreError
 
     try:
-        return list(check_runs.run_findings(tasks, collected.grading, collected.places))
+        return list(run())
     except CoreError as error:
         problem = str(error).removeprefix("--core embedded: ")
         if core == "embedded":

@@ -73,6 +73,8 @@ ANSWER_LIMIT: Final = 1024 * 1024
 TEXT_LIMIT: Final = 64 * 1024
 """Bytes (as UTF-8) kept of an answer that is not JSON."""
 REASONS_LIMIT: Final = 100
+NO_FILES: Final = "no answer.json: the agent left no files in /workspace/outputs"
+"""The `problem` of an Answer if the agent did nothing."""
 
 
 @dataclass(frozen=True)

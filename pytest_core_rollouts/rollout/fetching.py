@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_core_rollouts.agents_api import TooLarge
 from pytest_core_rollouts.agents_api.errors import printable
-from pytest_core_rollouts.grading.answers import ANSWER_LIMIT, Answer, read_answer
+from pytest_core_rollouts.grading.answers import ANSWER_LIMIT, NO_FILES, Answer, read_answer
 from pytest_core_rollouts.tasks.files import path_problem
 from pytest_core_rollouts.tasks.task_settings import Outputs
 
@@ -125,7 +125,7 @@ def _newest(versions: Sequence[Artifact], turn_id: str | None) -> Artifact:
 def _no_answer(artifacts: Sequence[Artifact]) -> str:
     """Return why there is no answer, with the paths of other files, which may hint at the mistake."""
     if not artifacts:
-        return f"no answer.json: the agent left no files in {OUTPUTS.rstrip('/')}"
+        return NO_FILES
     paths = sorted({printable(str(artifact.get("path")), 200) for artifact in artifacts})
     more = f" and {len(paths) - MAX_PATHS_SHOWN} more" if len(paths) > MAX_PATHS_SHOWN else ""
     return f"no answer.json; files found: {', '.join(paths[:MAX_PATHS_SHOWN])}{more}"

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_core_rollouts.grading.answers import Answer, Grade
+from pytest_core_rollouts.grading.answers import NO_FILES, Answer, Grade
 from pytest_core_rollouts.grading.comparing import Reason
 from pytest_core_rollouts.grading.threads import GRADE_SECONDS, GraderFailed, without_limit
 from pytest_core_rollouts.tasks.grader_process import GraderProcess, ProcessEnded, ProcessTooSlow
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PROCESSES: Final = 4
 BUSY: Final = 0.8
 """If a grader had the processor for this share of its limit, no other process can have slowed it down."""
-MISSING_ANSWER: Final = Answer(problem="/workspace/outputs/answer.json not found")
+MISSING_ANSWER: Final = Answer(problem=NO_FILES)
 
 
 class AnswerBrokeGrader(GraderFailed):

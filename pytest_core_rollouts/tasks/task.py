@@ -111,6 +111,8 @@ class Task:
     """Whether the files go out as one archive."""
     silence: Mapping[str, str] = field(default_factory=dict)
     """Findings of `check` that are all right, by code, with the reason."""
+    check: str | None = None
+    """`static`: `check` only reads the task, and runs neither its solution nor code of the project that grades it."""
     path: Path | None = None
     """The folder; None for a task made in code."""
     solution_file: InputFile | None = None
@@ -380,6 +382,9 @@ def _read_settings(path: Path, expected: Mapping[str, Any] | None) -> dict[str, 
         raise TaskError(str(error)) from None
 
 
+NO_SOLVE: Final = "has no solve.sh, so the task counts as one without a solution"
+
+
 def _read_solution(folder: Path) -> tuple[InputFile | None, tuple[str, ...]]:
     if not exists(folder):
         return None, ()
@@ -387,7 +392,7 @@ def _read_solution(folder: Path) -> tuple[InputFile | None, tuple[str, ...]]:
         raise TaskError(f"{folder}: must be a folder (no link to one) with solve.sh in it; remove it, or make it one")
     script = folder / "solve.sh"
     if not exists(script):
-        return None, (f"{folder}: has no solve.sh, so the task counts as one without a solution",)
+        return None, (f"{folder}: {NO_SOLVE}",)
     content = read_text(script, FILE_LIMIT)
     if not content.strip():
         raise TaskError(f"{script}: must not be blank; write the solution, or remove the file")

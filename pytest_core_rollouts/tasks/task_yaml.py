@@ -252,6 +252,12 @@ def _names(value: Any) -> tuple[str, ...]:
     return names
 
 
+def _check(value: Any) -> str:
+    if value != "static":
+        raise Invalid(f"expected static, got {describe(value)}; remove the key to check the task by running it")
+    return "static"
+
+
 def _silence(value: Any) -> dict[str, str]:
     return check(mapping(value), dict.fromkeys(FINDINGS, text))
 
@@ -272,5 +278,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "outputs": _outputs,
     "pack": _boolean,
     "silence": _silence,
+    "check": _check,
 }
 """The rule of each setting; each takes what YAML gives as well as what the setting is kept as."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_core_rollouts.checking import grading_checks
 from pytest_core_rollouts.checking.checks import Finding, TaskChecks, apply_silence
 from pytest_core_rollouts.tasks.task import Task, load_task
 from pytest_core_rollouts.tasks.task_settings import FINDINGS, WARNINGS
@@ -68,6 +69,11 @@ def test_a_correct_task_has_no_findings(folder: Path) -> None:
             ),
             "key-not-named",
             "the instruction does not name the key 'mean'",
+        ),
+        (
+            lambda folder: write(folder, "instruction.md", "Write /workspace/outputs/answer.json."),
+            "key-not-named",
+            "the instruction does not name the keys 'total', 'best', 'mean'",
         ),
         (
             lambda folder: write(folder, "expected.json", '{"total": {"north": 1, "west": 2}, "best": "x", "mean": 1}'),
@@ -139,6 +145,25 @@ def test_each_fault_has_its_finding(folder: Path, change: Callable[[Path], objec
     assert found[0].path is not None
     assert found[0].path.is_relative_to(folder)
     assert found[0].is_warning == (code in WARNINGS)
+
+
+def test_a_grader_that_only_disagrees_on_wrong_answers_is_unstable(folder: Path) -> None:
+    wrong = "import itertools\nN = itertools.cycle([0.0, 0.5])\n"
+    code = "def grade(task, answer): return 1.0 if answer.value == task.expected else next(N)\n"
+    write(folder, "grader.py", wrong + code)
+    (finding,) = findings(folder)
+    assert finding.code == "grader-unstable"
+    assert finding.message.startswith("a missing answer earns 0, then 0.5; ")
+
+
+def test_a_slow_grader_grades_only_one_changed_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grading_checks, "SECONDS", 0.0)
+    monkeypatch.setattr(grading_checks, "QUICK", 0.0)
+    calls = folder.parent / "calls"
+    count = f"def grade(task, answer):\n    with open({str(calls)!r}, 'a') as file: file.write('x')\n"
+    write(folder, "grader.py", f"{count}    return float(answer.value == task.expected)\n")
+    assert findings(folder) == []
+    assert len(calls.read_text()) == 5
 
 
 def test_a_single_expected_value_in_the_data_is_not_reported(folder: Path) -> None:

@@ -130,6 +130,60 @@ def test_running_solutions_and_nop_finds_more_faults(correct: Project) -> None:
     assert done.returncode == 1
 
 
+def test_each_fault_is_reported_once(correct: Project) -> None:
+    graders = {
+        "raises": "def grade(answer): raise KeyError('x')\n",
+        "passes": "def grade(answer): return 1.0\n",
+        "zero": "def grade(answer): return 0.0\n",
+        "breaks": "def grade(answer): return 1.0 if answer.value['answer'] == 7 else 0.0\n",
+    }
+    for name, code in graders.items():
+        task(correct, name)
+        correct.write(f"tasks/{name}/grader.py", code)
+    folder = task(correct, "by-run")  # nothing but its solution shows that the grader is unstable
+    (folder / "expected.json").unlink()
+    counter = "from pathlib import Path\ndef grade(answer):\n    if answer.value != {'answer': 7}: return 0.0\n"
+    mark = f"    calls = Path({str(correct.path / 'calls')!r})\n    first = not calls.exists()\n    calls.touch()\n"
+    correct.write("tasks/by-run/grader.py", f"{counter}{mark}    return 1.0 if first else 0.5\n")
+    shutil.rmtree(task(correct, "empty") / "solution")
+    correct.write("tasks/empty/solution/solve.bash", "true\n")
+    task(correct, "hooked/a")
+    task(correct, "hooked/b")
+    correct.write("tasks/hooked/conftest.py", "def pytest_rollout_grade(task): raise KeyError('x')\n")
+    done = call(correct.path, "check")
+    found = [(line.split("/")[1], line.rpartition("[")[2].rstrip("]")) for line in done.stdout.splitlines()]
+    assert found == [
+        ("breaks", "grader-fails"),
+        ("by-run", "grader-unstable"),
+        ("empty", "no-solution"),
+        ("hooked", "grader-fails"),
+        ("passes", "wrong-answer-passes"),
+        ("raises", "grader-fails"),
+        ("zero", "expected-fails"),
+    ], done.stdout
+    assert "the solution's answer earns 0.5 and 1; the same answer must always get the same reward" in done.stdout
+    assert "KeyError: 'x' (conftest.py:1), and for 1 other task [grader-fails]" in done.stdout
+
+
+def test_an_expensive_grader_is_called_as_few_times_as_possible(correct: Project) -> None:
+    calls = correct.path / "calls"
+    count = f"import time\ndef grade(answer):\n    with open({str(calls)!r}, 'a') as file: file.write('x')\n"
+    correct.write(
+        "tasks/sums/a/grader.py", f"{count}    time.sleep(0.2)\n    return float(answer.value == {{'answer': 7}})\n"
+    )
+    done = call(correct.path, "check")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    # The expected answer twice, a missing answer, an empty object, another value. Neither run is graded again.
+    assert len(calls.read_text()) == 5
+    calls.unlink()
+    correct.write("tasks/sums/a/task.yaml", "check: static\n")
+    correct.write("tasks/sums/a/solution/solve.sh", "exit 3\n")
+    done = call(correct.path, "check")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert done.stderr == "1 task checked: 0 errors, 0 warnings\n"
+    assert not calls.exists()
+
+
 def test_tasks_made_in_code_are_checked_with_the_project_s_hook(correct: Project) -> None:
     correct.write(
         "conftest.py",
@@ -141,7 +195,7 @@ def test_tasks_made_in_code_are_checked_with_the_project_s_hook(correct: Project
     done = call(correct.path, "check", "--core", "none")
     assert done.returncode == 1
     (line,) = done.stdout.splitlines()
-    assert line.startswith("made/1: error: wrong answers that earn 1: a missing answer, an empty object, n left out")
+    assert line.startswith("made/1: error: wrong answers that earn 1: a missing answer, an empty object, n changed")
 
 
 def test_a_scaffold_passes_the_check_after_three_edits(project: Project, core: FakeCore) -> None:
