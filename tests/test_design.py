@@ -54,7 +54,7 @@ INSIDE = {
     "options": "__init__ settings activation agents agent_file values declared",
     "engine": "__init__ engine parts core_access pool preflight replay runs store caps resume",
     "rollout": (
-        "__init__ attempts attempt_state fetching session_creation adaptive_limit session_deletion "
+        "__init__ attempts attempt_state fetching session_creation adaptive_limit session_adoption session_deletion "
         "turn_watch dialects stopping witnesses"
     ),
     "report": "__init__ html html_data changes markdown cells progress",

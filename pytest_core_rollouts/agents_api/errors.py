@@ -73,6 +73,11 @@ class AgentsAPIError(Exception):
         """Whether all other rollouts would fail in the same way, so that the run ends."""
         return self.policy.stops
 
+    @property
+    def may_have_acted(self) -> bool:
+        """Whether the server may have done what the call asked for."""
+        return True
+
     def __str__(self) -> str:
         line = f"{self.method} {self.path}: {self.problem}"
         if self.tries > 1:
@@ -125,9 +130,17 @@ class APIStatusError(AgentsAPIError):
         creating = (self.method, self.path) == ("POST", "/agents/sessions")
         return response_fault_policy(self.status, self.code, creating=creating)
 
+    @property
+    def may_have_acted(self) -> bool:
+        return self.status == 408 or self.status >= 500
+
 
 class NotACore(AgentsAPIError):
     """The server answers, but does not serve the Agents API."""
+
+    @property
+    def may_have_acted(self) -> bool:
+        return False
 
 
 class ConnectionFailed(AgentsAPIError):
@@ -143,6 +156,10 @@ class ConnectionFailed(AgentsAPIError):
     @property
     def policy(self) -> FaultPolicy:
         return ClientFault.CONNECTION_FAILED_FOR_GOOD.policy if self.permanent else super().policy
+
+    @property
+    def may_have_acted(self) -> bool:
+        return not self.permanent
 
 
 class DeadlinePassed(ConnectionFailed):

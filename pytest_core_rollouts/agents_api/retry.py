@@ -1,7 +1,8 @@
 """When a call is tried again, and how long to wait before that: the whole policy, in one place.
 
 Every call of this client can be repeated: reads change nothing, a create carries its idempotency key, a cancel and a
-delete are idempotent. Whether it is repeated depends on the fault (`Retry` in `fault_policies`):
+delete are idempotent. (Where a server ignores the key, `rollout.session_adoption` looks for the Session first.)
+Whether a call is repeated depends on the fault (`Retry` in `fault_policies`):
 
     while patient   no answer (refused, reset, timed out, cut off), 408, 429, 5xx: until `patience` has passed
     a few times     a success with a wrong body (not JSON, too few bytes): `wrong_body_tries` times in all

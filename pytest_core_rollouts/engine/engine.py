@@ -257,7 +257,8 @@ class Engine:
         """Queue rollouts with given run id, group and sample. Blocks while there is no room (`max_waiting`).
 
         * `run`: the run to add them to. None: a new one, for which all rollouts must have one run id.
-        * `maybe_finished`: ids of rollouts that another process may have finished; their rows are looked up first.
+        * `maybe_finished`: ids of rollouts that another process may have begun or finished; their rows are looked up
+          first, and on OpenAI's service also their Sessions.
 
         A rollout has every setting resolved: the engine's `timeout`, `network`, `retries` and `failed_turns` don't
         apply to it. On OpenAI's service, the harness `default` becomes `codex`, also in the rollout's id.
@@ -460,7 +461,10 @@ class Engine:
             for outcome in known:
                 run._add(outcome)
             self._on_read(run)
-            self._pool.submit([_Job(rollout, run) for rollout in to_run])
+            resumes = self.parts.resumed is not None
+            self._pool.submit(
+                [_Job(rollout, run, resumes or rollout.rollout_id in maybe_finished) for rollout in to_run]
+            )
         except PoolStopped as stopped:
             run._end(str(stopped))
             raise RunEnded(str(stopped)) from None
@@ -548,7 +552,7 @@ class Engine:
             outcome = await self._replayer.run(rollout)
             return replace(outcome, reused=self.parts.replay is None)
         try:
-            outcome = await self._runner.run(client.connected(), rollout, run._stop)
+            outcome = await self._runner.run(client.connected(), rollout, run._stop, maybe_begun=job.maybe_begun)
         except Exception as error:  # its row could not be saved, so its Session stays if it has an answer
             run.warnings.append(f"the Session of {rollout.rollout_id} may be left behind: {error}")
             raise
@@ -599,6 +603,8 @@ class Engine:
 class _Job:
     rollout: Rollout
     run: Run
+    maybe_begun: bool
+    """Whether another process may have begun it."""
 
 
 def _require_distinct(rollouts: Sequence[Rollout]) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, FaultPolicy
 from pytest_core_rollouts.agents_api.errors import printable
-from pytest_core_rollouts.agents_api.fault_policies import LocalFault, SessionFault
+from pytest_core_rollouts.agents_api.fault_policies import LocalFault, SessionFault, response_fault_policy
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
 from pytest_core_rollouts.records.record import INTERRUPTED, RolloutRecord, Status, tokens_of
@@ -26,13 +26,20 @@ from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
 from pytest_core_rollouts.rollout.attempt_state import EMBEDDED, AttemptState, grade_note
 from pytest_core_rollouts.rollout.dialects import OPENAGENTCORE, Dialect
 from pytest_core_rollouts.rollout.fetching import fetch_answer, fetch_items, fetch_outputs
-from pytest_core_rollouts.rollout.session_creation import SessionCreation, adopted_age, session_body, wait_for_slot
+from pytest_core_rollouts.rollout.session_adoption import LaterAttempt, SingleSession
+from pytest_core_rollouts.rollout.session_creation import (
+    SessionCreation,
+    adopted_age,
+    metadata,
+    session_body,
+    wait_for_slot,
+)
 from pytest_core_rollouts.rollout.session_deletion import delete_session
 from pytest_core_rollouts.rollout.stopping import Stop, Stopped, cancel_and_wait
 from pytest_core_rollouts.rollout.turn_watch import AttemptFailed, TurnWatch
 from pytest_core_rollouts.rollout.witnesses import Witnesses, used_a_tool
 from pytest_core_rollouts.tasks.files import TaskError
-from pytest_core_rollouts.tasks.matrix import MatrixError, Rollout
+from pytest_core_rollouts.tasks.matrix import MatrixError, Rollout, run_began
 from pytest_core_rollouts.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -67,6 +74,8 @@ class Timeouts:
     """Until a busy Session can be deleted."""
     unanswered: float = 10.0
     """For the Core to answer, in addition to twice the rollout's own limit."""
+    second_look: float = 3.0
+    """Before the list of Sessions is read again, where a create may have made a Session that it does not show yet."""
     create_stopped: float = 2.0
     """For a Session's creation to finish after a stop was requested: only a Session with an id can be deleted."""
     outage: float = 3600.0
@@ -114,14 +123,18 @@ class RolloutRunner:
     None if they are unknown.
     """
 
-    async def run(self, client: Client, rollout: Rollout, stop: Stop | None = None) -> Outcome:
+    async def run(
+        self, client: Client, rollout: Rollout, stop: Stop | None = None, *, maybe_begun: bool = False
+    ) -> Outcome:
         """Run one rollout and return its outcome. If infrastructure spoils an attempt, another one is made.
+
+        `maybe_begun`: another process may have begun it. On a server without idempotency its Sessions are looked up.
 
         After a stop was requested, it is over by the stop's deadline. A Turn that completed before counts; else the
         record is `cancelled`. If the task that runs this is cancelled, a `cancelled` record is saved too.
         """
         stop = stop or Stop()
-        work = asyncio.ensure_future(self._attempts(client, rollout, stop))
+        work = asyncio.ensure_future(self._attempts(client, rollout, stop, maybe_begun=maybe_begun))
         try:
             if not await stop.wait_for(work):
                 assert stop.deadline is not None
@@ -132,7 +145,7 @@ class RolloutRunner:
             client.deadline = None
         return work.result()
 
-    async def _attempts(self, client: Client, rollout: Rollout, stop: Stop) -> Outcome:
+    async def _attempts(self, client: Client, rollout: Rollout, stop: Stop, *, maybe_begun: bool) -> Outcome:
         notes: list[str] = []
         warnings: list[str] = []
         number, last = rollout.attempt, rollout.attempt + rollout.retries
@@ -142,7 +155,7 @@ class RolloutRunner:
         while True:
             core = EMBEDDED if self.core_is_ours else client.base_url
             state = AttemptState(rollout, number, list(notes), spent, core=core)
-            attempt = _Attempt(self, client, stop, state, pause=pause)
+            attempt = _Attempt(self, client, stop, state, pause=pause, maybe_begun=maybe_begun)
             attempt.may_retry, attempt.may_skip_taken_key = number < last, taken_keys_left > 0
             outcome = await attempt.run()
             warnings += attempt.warnings
@@ -186,7 +199,14 @@ class _Attempt:
     """One Session, from its creation to its deletion. It starts `pause` seconds after the attempt before, if any."""
 
     def __init__(
-        self, runner: RolloutRunner, client: Client, stop: Stop, state: AttemptState, *, pause: float | None
+        self,
+        runner: RolloutRunner,
+        client: Client,
+        stop: Stop,
+        state: AttemptState,
+        *,
+        pause: float | None,
+        maybe_begun: bool,
     ) -> None:
         self.runner = runner
         self.client = client
@@ -200,6 +220,7 @@ class _Attempt:
         self.saving: asyncio.Future[None] | None = None
         self.adopted: Session | None = None
         """The Session as it was returned, if an earlier request had created it."""
+        self.single = None if runner.dialect.idempotent_create else self._single_session(maybe_begun)
 
     async def run(self) -> Outcome | None:
         """Run the attempt. Returns None if it ended in a way that another attempt has to follow."""
@@ -268,6 +289,9 @@ class _Attempt:
         except AgentsAPIError as error:
             key_taken = isinstance(error, APIStatusError) and error.code == "idempotency_conflict"
             return _Ending.from_policy(error.policy, str(error), key_taken=key_taken and self.state.session_id is None)
+        except LaterAttempt as error:
+            policy = response_fault_policy(409, "idempotency_conflict", creating=True)
+            return _Ending.from_policy(policy, str(error), key_taken=True)
         except TaskError as error:
             return _Ending.from_policy(LocalFault.TASK_CHANGED.policy, str(error))
         except MatrixError as error:
@@ -347,6 +371,7 @@ class _Attempt:
             outage=timeouts.outage,
             unanswered=timeouts.unanswered,
             halted=runner.halted,
+            single=self.single,
         )
         session, waited = await creation.create(body, rollout.idempotency_key(state.attempt))
         state.start += waited
@@ -357,6 +382,18 @@ class _Attempt:
             state.notes.append(f"adopted a Session that had been created {age:.0f} s before; its limit goes on")
             self.adopted = session
         return session["id"]
+
+    def _single_session(self, maybe_begun: bool) -> SingleSession:
+        rollout, timeouts = self.state.rollout, self.runner.timeouts
+        began = run_began(rollout.run_id)
+        return SingleSession(
+            self.client,
+            metadata(rollout, self.state.attempt),
+            since=None if began is None else began.timestamp(),
+            second_look=timeouts.second_look,
+            delete_seconds=timeouts.delete,
+            maybe_begun=maybe_begun,
+        )
 
     async def _wait_for_turn(self, session_id: str) -> Literal["completed", "timeout"]:
         state, timeouts = self.state, self.runner.timeouts
@@ -414,13 +451,30 @@ class _Attempt:
 
     async def _delete(self) -> None:
         """Delete the Session. A failure gives a warning that names it, and never changes the result."""
-        if self.state.session_id is None:
-            return
-        self._set_deadline(self.runner.timeouts.delete)
-        try:
-            await delete_session(self.client, self.state.session_id)
-        except AgentsAPIError as error:
-            self._warn_of_leftover(str(error))
+        if self.state.session_id is not None:
+            self._set_deadline(self.runner.timeouts.delete)
+            try:
+                await delete_session(self.client, self.state.session_id)
+            except AgentsAPIError as error:
+                self._warn_of_leftover(str(error))
+        if self.single is not None:
+            await self._delete_others(self.single)
+
+    async def _delete_others(self, single: SingleSession) -> None:
+        """Delete what a create without an answer may have made, which the list may not have shown at first."""
+        rollout_id = self.state.rollout.rollout_id
+        if single.doubtful:
+            self._set_deadline(self.runner.timeouts.delete)
+            try:
+                await single.delete_others(self.state.session_id)
+            except LaterAttempt:
+                pass  # it belongs to the attempt that follows, which looks for itself
+            except AgentsAPIError as error:
+                self.warnings.append(f"a second Session of {rollout_id} may be left behind: {error}")
+        self.warnings += [
+            f"Session {session_id} of {rollout_id} is left behind: {reason}"
+            for session_id, reason in single.left.items()
+        ]
 
     def _set_deadline(self, seconds: float) -> None:
         """Give the following requests `seconds`, but not more than a stop leaves."""

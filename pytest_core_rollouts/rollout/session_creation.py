@@ -22,6 +22,7 @@ from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, Dead
 from pytest_core_rollouts.agents_api.fault_policies import LocalFault, Retry
 from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
 from pytest_core_rollouts.rollout.dialects import OPENAGENTCORE, Dialect
+from pytest_core_rollouts.rollout.session_adoption import SingleSession
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.rollout.turn_watch import AttemptFailed
 from pytest_core_rollouts.tasks.matrix import Agent, MatrixError, Rollout
@@ -155,6 +156,7 @@ class SessionCreation:
     `outage`       how long a Core that creates no Session for anyone is waited for, in all
     `unanswered`   how long a check whether the Core answers at all may take
     `halted`       returns why nothing may start any more, or None
+    `single`       makes the requests if the server ignores idempotency keys; None if it does not
     """
 
     client: Client
@@ -165,11 +167,12 @@ class SessionCreation:
     outage: float
     unanswered: float
     halted: Callable[[], str | None]
+    single: SingleSession | None = None
 
     async def create(self, body: Mapping[str, Any], key: str) -> tuple[Session, float]:
         """Return the Session, and how many seconds the Core kept us waiting.
 
-        Raises AgentsAPIError, AttemptFailed and Stopped.
+        Raises AgentsAPIError, AttemptFailed, LaterAttempt and Stopped.
         """
         started = time.monotonic()
         core_serves_others = False
@@ -177,8 +180,7 @@ class SessionCreation:
             round_started, waited_before = time.monotonic(), self.client.waited_s
             self._set_deadline(self.seconds)
             try:
-                create = self.client.create_session(body, idempotency_key=key)
-                session = await self.stop.unless_stopped(create, self.grace)
+                session = await self.stop.unless_stopped(self._request(body, key), self.grace)
             except AgentsAPIError as error:
                 temporary = error.policy.retry is Retry.WHILE_PATIENT or isinstance(error, DeadlinePassed)
                 if core_serves_others or not temporary:
@@ -193,7 +195,13 @@ class SessionCreation:
                 await self.stop.unless_stopped(asyncio.sleep(self._asked_pause(error)))
             else:
                 self.limit.session_created()
-                return session, round_started - started + self.client.waited_s - waited_before
+                waited = round_started - started + self.client.waited_s - waited_before
+                return session, min(waited, time.monotonic() - started)
+
+    async def _request(self, body: Mapping[str, Any], key: str) -> Session:
+        if self.single is not None:
+            return await self.single.create(body, key)
+        return await self.client.create_session(body, idempotency_key=key)
 
     def _asked_pause(self, error: AgentsAPIError) -> float:
         """Return for how long the Core asked not to be asked again, up to the client's cap."""

@@ -27,7 +27,16 @@ RUN_ID = "20261129T120000Z-1f0c"
 TASK = Task(id="sum", instruction="Add the numbers.", expected={"n": 1})
 RIGHT = b'{"n": 1}'
 WRONG = b'{"n": 2}'
-TIMEOUTS = Timeouts(first_poll=0.1, cancel=0.5, fetch=10.0, delete=0.5, unanswered=0.4, create_stopped=0.5, outage=2.0)
+TIMEOUTS = Timeouts(
+    first_poll=0.1,
+    cancel=0.5,
+    fetch=10.0,
+    delete=0.5,
+    unanswered=0.4,
+    second_look=0.05,
+    create_stopped=0.5,
+    outage=2.0,
+)
 
 
 def plan(task: Task = TASK, agent: Agent | None = None, **changes: Any) -> Rollout:
@@ -76,6 +85,7 @@ def run(
     *,
     retry: RetryPolicy = QUICK,
     drive: Callable[[Stop, asyncio.Task[Outcome]], Any] | None = None,
+    maybe_begun: bool = False,
     **runner: Any,
 ) -> Ran:
     """Run one rollout to its end. `drive` may be a coroutine function that acts while it runs."""
@@ -85,7 +95,7 @@ def run(
     async def main() -> Outcome:
         stop = Stop()
         async with Client(core.base_url, core.api_key, retry=retry) as client:
-            running = RolloutRunner(**settings).run(client, rollout or plan(), stop)
+            running = RolloutRunner(**settings).run(client, rollout or plan(), stop, maybe_begun=maybe_begun)
             task = asyncio.ensure_future(running)
             if drive is not None:
                 await drive(stop, task)
