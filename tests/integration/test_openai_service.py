@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.conftest import RIGHT, Project, outcomes, text_of, usage_error
-from tests.support.fake_core import FakeCore, Script
+from tests.support.fake_core import FakeCore, Fault, Script
+from tests.support.running import Running, descendants, kill, rows, until
 
 RUN = ("tasks", "--core", "openai", "--model", "gpt-6-astra")
 
@@ -46,3 +47,77 @@ def test_a_key_is_not_enough_to_run_on_the_service(
     monkeypatch.delenv("OPENAI_BASE_URL")
     project.task()
     assert usage_error(project.run("tasks", "--model", "gpt-6-astra")).startswith("no Core configured")
+
+
+def lines(project: Project) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in project.results)
+
+
+def hang_once(core: FakeCore) -> None:
+    """The first create takes effect and is never answered; the list shows its Session only on the second look."""
+    core.unlisted = 1
+    core.fault = lambda request: (
+        Fault(processed=True, hang=True) if request.route == "create" and request.nth == 1 else None
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [("-n", "1"), ("-n", "1", "--rollout-concurrency", "2")], ids=len)
+def test_a_worker_that_dies_before_its_create_is_answered_costs_no_second_session(
+    project: Project, core: FakeCore, workers: tuple[str, ...]
+) -> None:
+    project.task()
+    hang_once(core)
+    with Running(project, *RUN, *workers) as running:
+        until(lambda: core.sessions, "a Session")
+        kill(running.workers[0])
+        ended = running.end()
+    assert ended.code == 0, ended.text
+    assert [row["session_id"] for row in rows(project)] == list(core.sessions)
+    assert core.counts["create"] == 1
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_before_its_create_is_answered_resumes_with_that_session(
+    project: Project, core: FakeCore
+) -> None:
+    project.task()
+    hang_once(core)
+    with Running(project, *RUN) as running:
+        until(lambda: core.sessions, "a Session")
+        for pid in [running.pid, *descendants(running.pid)]:
+            kill(pid)
+        running.process.wait()
+    [path] = project.results
+    result = project.run_apart(*RUN, "--rollout-resume", str(path))
+    assert outcomes(result) == {"passed": 1}, text_of(result)
+    assert [row["session_id"] for row in rows(project)] == list(core.sessions)
+    assert core.counts["create"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=len)
+def test_a_run_that_is_killed_twice_pays_for_each_rollout_once(
+    project: Project, core: FakeCore, options: tuple[str, ...]
+) -> None:
+    """Every third create loses its answer."""
+    project.task()
+    core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.4)
+    core.fault = lambda request: (
+        Fault(processed=request.nth % 2 == 0, reset=True)
+        if request.route == "create" and request.nth % 3 == 0
+        else None
+    )
+    run = (*RUN, "--samples", "8", *(options or ("--rollout-concurrency", "2")))
+    resume: tuple[str, ...] = ()
+    for enough in (2, 4):
+        with Running(project, *run, *resume) as running:
+            until(lambda enough=enough: lines(project) >= enough, f"{enough} rows")
+            for pid in [running.pid, *descendants(running.pid)]:
+                kill(pid)
+            running.process.wait()
+        resume = ("--rollout-resume", str(project.results[0]))
+    result = project.run_apart(*run, *resume)
+    assert outcomes(result) == {"passed": 8}, text_of(result)
+    assert len(rows(project)) == 8
+    assert len(core.sessions) == 8
