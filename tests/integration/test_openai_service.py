@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 
@@ -49,8 +50,8 @@ def test_a_key_is_not_enough_to_run_on_the_service(
     assert usage_error(project.run("tasks", "--model", "gpt-6-astra")).startswith("no Core configured")
 
 
-def lines(project: Project) -> int:
-    return sum(path.read_bytes().count(b"\n") for path in project.results)
+def has_rows(project: Project, count: int) -> bool:
+    return sum(path.read_bytes().count(b"\n") for path in project.results) >= count
 
 
 def hang_once(core: FakeCore) -> None:
@@ -112,7 +113,7 @@ def test_a_run_that_is_killed_twice_pays_for_each_rollout_once(
     resume: tuple[str, ...] = ()
     for enough in (2, 4):
         with Running(project, *run, *resume) as running:
-            until(lambda enough=enough: lines(project) >= enough, f"{enough} rows")
+            until(functools.partial(has_rows, project, enough), f"{enough} rows")
             for pid in [running.pid, *descendants(running.pid)]:
                 kill(pid)
             running.process.wait()
