@@ -63,16 +63,16 @@ INSIDE = {
     "agents_api": "__init__ client sse transport address responses retry errors fault_policies types",
     "records": "__init__ rows kept_files kept_folders record why jsonable masking",
     "tasks": (
-        "__init__ matrix task folders grader_file grader_pool grader_process packing files task_yaml "
+        "__init__ matrix task harness_file folders grader_file grader_pool grader_process packing files task_yaml "
         "strict_yaml task_settings"
     ),
     "grading": "__init__ answers local_sandbox rules comparing sandbox threads",
     "embedded": (
         "__init__ __main__ launch model.forwarder sandbox.namespace_helper server app store sessions "
         "events requests environment bodies errors turns harnesses harnesses.claude_sdk harnesses.codex "
-        "harnesses.native harnesses.nop_and_oracle harnesses.base installed model model.proxy "
-        "model.channel model.exchange model.failures model.reply_mask model.streams model.tokens "
-        "model.upstream model_provider sandbox sandbox.sandbox sandbox.process sandbox.isolation "
+        "harnesses.command harnesses.traffic harnesses.native harnesses.nop_and_oracle harnesses.base "
+        "installed model model.proxy model.channel model.exchange model.failures model.reply_mask "
+        "model.streams model.tokens model.upstream model_provider sandbox sandbox.sandbox sandbox.process sandbox.isolation "
         "sandbox.bubblewrap sandbox.programs sandbox.mounts hidden sandbox.seccomp sandbox.watch "
         "sandbox.cgroups sandbox.usage sandbox.files sandbox.limits sandbox.namespaces trajectory ids descriptors"
     ),

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from .bodies import Body, at_most, check_body, clip, fault, kind, refuse
 from .environment import Environment
 from .errors import APIError, invalid, not_found, unsupported
-from .harnesses import Harness, InvalidConfig
+from .harnesses import COMMAND, Command, Harness, InvalidConfig
 from .model_provider import ModelProvider, check_base_url
 from .trajectory import Message
 
@@ -305,13 +305,14 @@ def _find_harness(extension: _AgentExtension, harnesses: Mapping[str, Harness], 
     choices = ", ".join(f"'{choice}'" for choice in harnesses)
     if name is None:
         raise unsupported(f"{path}.harness: missing, and this Core has no default; choose from {choices}", path)
-    if name not in harnesses:
+    if name not in harnesses and name != COMMAND:
         raise invalid(f"{path}.harness: unknown '{clip(name)}'; choose from {choices}", f"{path}.harness")
     try:
-        harnesses[name].check_config(extension.harness_config)
+        harness = Command.of(extension.harness_config) if name == COMMAND else harnesses[name]
+        harness.check_config(extension.harness_config)
     except InvalidConfig as problem:
         raise unsupported(str(problem), f"{path}.harness_config{problem.member}") from None
-    return harnesses[name]
+    return harness
 
 
 def _model_provider(provider: _ModelProvider | None, harness: Harness) -> ModelProvider | None:

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .app import AuthMiddleware, make_app
 from .model import ModelSettings
 from .sandbox import Isolation, SandboxUnavailable
-from .sessions import Runtime
+from .sessions import AGENT_MEMORY, Runtime, Slots
 from .store import Store
 
 __all__ = ["SandboxUnavailable", "Settings", "serve"]
@@ -34,7 +34,6 @@ _OPEN_FILES = 65_536
 _MAX_UNAUTHENTICATED = 512  # connections without a request that had the key
 _UNAUTHENTICATED_S = 10.0  # how long one may stay open
 _SWEEP_S = 0.1
-_AGENT_MEMORY = 384 * 1024 * 1024  # bytes that a real agent program may need
 _MOST_AGENTS = 256
 
 
@@ -199,7 +198,7 @@ def _raise_open_files() -> None:
 def _agents_at_once(cores: int) -> int:
     """Return how many agents may run at once: they mostly wait for their models, so half of the memory is the limit."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(2 * cores, min(_MOST_AGENTS, memory // 2 // _AGENT_MEMORY))
+    return max(2 * cores, min(_MOST_AGENTS, memory // 2 // AGENT_MEMORY))
 
 
 def _make_runtime(isolation: Isolation, scratch: Path, cores: int, model: ModelSettings) -> Runtime:
@@ -209,7 +208,7 @@ def _make_runtime(isolation: Isolation, scratch: Path, cores: int, model: ModelS
         writing=asyncio.Semaphore(2 * cores),
         preparing=asyncio.Semaphore(2 * cores),
         running=asyncio.Semaphore(4 * cores),
-        thinking=asyncio.Semaphore(_agents_at_once(cores)),
+        thinking=Slots(_agents_at_once(cores)),
         model=model,
     )
 

@@ -10,8 +10,8 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,6 +42,32 @@ class EnvironmentFailed(Exception):
     """A sandbox could not be prepared; str: the reason, for the Session's `error`."""
 
 
+AGENT_MEMORY = 384 * 1024 * 1024  # bytes that a real agent program may need, for which there is one slot
+
+
+class Slots:
+    """Slots of which a Turn takes one or more, in the order in which Turns ask."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._free = asyncio.Semaphore(count)
+        self._asking = asyncio.Lock()  # so that no two Turns wait for slots that the other one has
+
+    @asynccontextmanager
+    async def take(self, count: int) -> AsyncIterator[None]:
+        """Hold `count` slots: at least one, at most all."""
+        taken = 0
+        try:
+            async with self._asking:
+                while taken < max(1, min(count, self._count)):
+                    await self._free.acquire()
+                    taken += 1
+            yield
+        finally:
+            for _ in range(taken):
+                self._free.release()
+
+
 @dataclass(frozen=True)
 class Runtime:
     """What all Sessions share. Work that loads the machine waits for a slot, so there can be many Sessions."""
@@ -51,12 +77,18 @@ class Runtime:
     writing: asyncio.Semaphore  # sandboxes whose files are being written
     preparing: asyncio.Semaphore  # sandboxes that run setup commands
     running: asyncio.Semaphore  # sandboxes that run a Turn without a model, which uses the CPU all the time
-    thinking: asyncio.Semaphore  # sandboxes that run a Turn with a model, which mostly waits for the model
+    thinking: Slots  # sandboxes that run a Turn with a model, which mostly waits for the model
     model: ModelSettings = field(default_factory=ModelSettings)
 
-    def slots(self, harness: Harness) -> asyncio.Semaphore:
-        """Return the slots that a Turn of this harness waits for."""
-        return self.thinking if harness.protocols else self.running
+    @asynccontextmanager
+    async def slot(self, harness: Harness) -> AsyncIterator[None]:
+        """Wait until a Turn of this harness may run, and hold its place."""
+        if not harness.protocols:
+            async with self.running:
+                yield
+        else:
+            async with self.thinking.take(-(-(harness.memory or 0) // AGENT_MEMORY)):
+                yield
 
 
 async def _run_in_thread(function: Callable[..., T], *arguments: Any) -> T:
@@ -289,7 +321,7 @@ class Session:
         sandbox = self._sandbox
         assert sandbox is not None
         try:
-            async with self._runtime.slots(self.request.harness):
+            async with self._runtime.slot(self.request.harness):
                 turn.start()
                 self._publish_turn("in_progress", turn)
                 turn.usage = await self._run_harness(turn, job, sandbox)

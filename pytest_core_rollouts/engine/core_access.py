@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_core_rollouts.agents_api.address import normalize_base_url, require_secure_url
-from pytest_core_rollouts.embedded.hidden import Places
+from pytest_core_rollouts.embedded.hidden import Places, hidden_places
 from pytest_core_rollouts.rollout.attempt_state import EMBEDDED
 from pytest_core_rollouts.rollout.dialects import OPENAGENTCORE, Dialect, dialect_of
 
 if TYPE_CHECKING:
     from pytest_core_rollouts.agents_api import Client
     from pytest_core_rollouts.embedded.launch import EmbeddedCore
+    from pytest_core_rollouts.tasks.harness_file import HarnessFile
+    from pytest_core_rollouts.tasks.matrix import Agent
 
 T = TypeVar("T")
 
@@ -112,7 +114,7 @@ class CoreAccess:
         if not self.api_key:
             raise CoreError(f"the Core at {self.base_url} needs a key: set OPENAI_API_KEY")
 
-    def start(self, harnesses: Iterable[str], *, places: Places, secrets: Collection[str]) -> None:
+    def start(self, agents: Iterable[Agent], *, places: Places, secrets: Collection[str]) -> None:
         """Start the embedded Core, unless it runs. Raises CoreError.
 
         `places`: what no sandbox may show. `secrets`: values to be masked in captures.
@@ -120,9 +122,11 @@ class CoreAccess:
         from pytest_core_rollouts.embedded.launch import EmbeddedCoreError, why_missing
 
         assert self.embedded is not None, "only an embedded Core is started"
-        for harness in sorted(harnesses):
-            if (problem := why_missing(harness)) is not None:
-                raise CoreError(f"--core embedded, harness {harness}: {problem}")
+        for agent in agents:
+            if agent.harness_file is not None:
+                check_mounts(agent.harness_file, places)
+            elif (problem := why_missing(agent.harness)) is not None:
+                raise CoreError(f"--core embedded, harness {agent.harness}: {problem}")
         self.reserve()
         if self.started or self._process is None:
             return
@@ -165,6 +169,19 @@ class CoreAccess:
         """Stop the embedded Core, if this process started it."""
         if self._process is not None:
             self._process.stop()
+
+
+def check_mounts(harness: HarnessFile, places: Places) -> None:
+    """Raise CoreError if a sandbox would refuse to show what the harness mounts."""
+    from pytest_core_rollouts.embedded.sandbox.mounts import MountRefused
+    from pytest_core_rollouts.embedded.sandbox.programs import find_hidden
+
+    hidden = find_hidden(map(Path, [*places.hidden, *hidden_places()]), map(Path, places.private))
+    for mount in harness.mounts:
+        try:
+            hidden.check([(Path(mount), mount)])
+        except MountRefused as refusal:
+            raise CoreError(harness.mount_error(mount, str(refusal))) from None
 
 
 class LazyClient:

@@ -16,7 +16,13 @@ from pytest_core_rollouts.engine.caps import Caps
 from pytest_core_rollouts.engine.core_access import CoreAccess, CoreError, EmbeddedOptions, LazyClient, run_in_thread
 from pytest_core_rollouts.engine.parts import Defaults, Parts, make_parts
 from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, Pool, PoolStopped, affordable
-from pytest_core_rollouts.engine.preflight import check_agent, check_token_ids, model_key, why_skipped
+from pytest_core_rollouts.engine.preflight import (
+    check_agent,
+    check_instruction,
+    check_token_ids,
+    model_key,
+    why_skipped,
+)
 from pytest_core_rollouts.engine.replay import Replayer
 from pytest_core_rollouts.engine.runs import Run, RunEnded
 from pytest_core_rollouts.grading.answers import Answer, Grade
@@ -308,6 +314,9 @@ class Engine:
             if core.embedded is not None and core.embedded.capture_tokens:
                 check_token_ids(agent)
             model_key(agent)
+        for task, agent in pairs:
+            if task is not None:
+                check_instruction(task, agent)
         tasks = list({task.id: task for task, _ in pairs if task is not None}.values())
         secrets = {secret for task in tasks for secret in task.secrets}
         store.mask(secrets)
@@ -321,11 +330,11 @@ class Engine:
                 "capture: the secrets of these tasks were not known when the Core started, so captures would show "
                 "them; submit these tasks first, or leave out `capture`"
             )
-        if new := {agent.harness for agent in agents} - self._prepared:
+        if new := [agent for agent in agents if agent.digest not in self._prepared]:
             core.start(new, places=places or self._places(tasks), secrets=[*secrets, *keys])
             store.mask([core.api_key] if core.api_key else [])
             self._captured_without |= secrets
-            self._prepared |= new
+            self._prepared.update(agent.digest for agent in new)
 
     # ---- the end
 

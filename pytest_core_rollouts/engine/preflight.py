@@ -8,13 +8,18 @@ from typing import Final
 
 from pytest_core_rollouts.agents_api.address import require_secure_url
 from pytest_core_rollouts.rollout.dialects import Dialect
-from pytest_core_rollouts.tasks.matrix import HARNESS_PROTOCOLS, MODELLESS, Agent, MatrixError
+from pytest_core_rollouts.tasks.harness_file import ARGUMENT_LIMIT
+from pytest_core_rollouts.tasks.matrix import MODELLESS, Agent, MatrixError
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import Network
 
 MODEL_KEY: Final = "MODEL_API_KEY"
 """The environment variable of a model provider's key, for an agent that names none."""
-MODEL_URLS: Final = {"responses": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
+MODEL_URLS: Final = {
+    "responses": "https://api.openai.com/v1",
+    "chat_completions": "https://api.openai.com/v1",
+    "anthropic": "https://api.anthropic.com",
+}
 """Examples for messages: a model is only ever paid for on request."""
 
 
@@ -24,6 +29,8 @@ def check_agent(agent: Agent, *, embedded: bool | None, dialect: Dialect | None)
     `embedded`: whether we started it. `dialect`: what it speaks. None: not known yet.
     """
     agent.check()
+    if embedded is False and agent.harness_file is not None:
+        raise MatrixError(f"{agent.where}: requires --core embedded; a harness file runs a program of this machine")
     if embedded is False and agent.harness in MODELLESS:
         raise MatrixError(
             f"{agent.where}: requires --core embedded; the reference solution is never sent to another Core"
@@ -52,15 +59,26 @@ def check_token_ids(agent: Agent) -> None:
 def _check_embedded(agent: Agent) -> None:
     from pytest_core_rollouts.embedded.launch import HARNESSES  # brings modules that few runs need
 
-    if agent.harness not in HARNESSES:
+    if agent.harness_file is None and agent.harness not in HARNESSES:
         raise MatrixError(
             f"{agent.where}: the embedded Core runs {', '.join(HARNESSES)}; {agent.harness} needs another Core"
         )
-    if (protocols := HARNESS_PROTOCOLS[agent.harness]) and agent.base_url is None:
-        url = MODEL_URLS[protocols[0]]
+    if agent.protocols and agent.base_url is None:
+        url = MODEL_URLS[agent.protocols[0]]
         raise MatrixError(
             f"{agent.where}: the embedded Core has no model of its own; pass --model NAME --model-base-url {url} and "
             f"put the key in {MODEL_KEY} (or set model, base_url and api_key_env in an agent file)"
+        )
+
+
+def check_instruction(task: Task, agent: Agent) -> None:
+    """Raise MatrixError if the agent's program can't be given the task's instruction."""
+    harness = agent.harness_file
+    size = len(task.instruction.encode()) + len((agent.instructions or "").encode())
+    if harness is not None and harness.passes_argument and size > ARGUMENT_LIMIT:
+        raise MatrixError(
+            f"{harness.path}: the instruction of task {task.id} has {size:,} bytes, more than an argument may have "
+            "(128 KiB); use stdin or {instruction_file} instead of {instruction}"
         )
 
 

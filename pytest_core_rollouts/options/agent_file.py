@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from pytest_core_rollouts.tasks.folders import utf8_name
+from pytest_core_rollouts.tasks.folders import fs_name, utf8_name
+from pytest_core_rollouts.tasks.harness_file import HarnessError, is_harness_file, load_harness
 from pytest_core_rollouts.tasks.matrix import (
     CONTAINER_SIZES,
     EFFORTS,
@@ -42,8 +43,8 @@ class AgentError(Exception):
     """An agent file that can't be used. `str()` names the file, key and line, and says what to do."""
 
 
-def load_agent(path: Path) -> Agent:
-    """Return the agent that a file describes. Raises AgentError.
+def load_agent(path: Path, project: Path | None = None) -> Agent:
+    """Return the agent that a file describes. `project`: as in `load_harness`. Raises AgentError.
 
     `Agent.check` checks whether harness, model and provider fit together.
     """
@@ -52,8 +53,11 @@ def load_agent(path: Path) -> Agent:
     except OSError as error:
         raise AgentError(f"{path}: can't be read: {error.strerror}; pass the path of an agent file") from None
     try:
-        agent = Agent(**{"name": utf8_name(path.stem), **load_yaml(path, content).checked(_RULES)})
-    except YamlError as error:
+        values = {"name": utf8_name(path.stem), **load_yaml(path, content).checked(_RULES)}
+        if is_harness_file(harness := values.get("harness", "")):
+            values["harness_file"] = load_harness(path.parent / fs_name(harness), project)
+        agent = Agent(**values)
+    except (YamlError, HarnessError) as error:
         raise AgentError(str(error)) from None
     if (problem := name_problem(str(agent.name))) is not None:
         raise AgentError(f'{path}: {problem}, or set "name" in it')
@@ -73,6 +77,10 @@ def _one_of(known: Iterable[str]) -> Rule:
         return str(value)
 
     return checked
+
+
+def _harness(value: Any) -> str:
+    return str(value) if is_harness_file(value) else _one_of((*HARNESS_PROTOCOLS, "the path of a harness file"))(value)
 
 
 def _base_url(value: Any) -> str:
@@ -108,7 +116,7 @@ def _mappings(value: Any) -> tuple[dict[str, Any], ...]:
 
 _RULES: Final[Mapping[str, Rule]] = {
     "name": _name,
-    "harness": _one_of(HARNESS_PROTOCOLS),
+    "harness": _harness,
     "model": _name,
     "protocol": _one_of(PROTOCOLS),
     "base_url": _base_url,

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -24,6 +25,7 @@ from pytest_core_rollouts.rollout.dialects import Dialect
 from pytest_core_rollouts.secret_values import is_secret
 from pytest_core_rollouts.strict_json import InvalidJSON, read_json
 from pytest_core_rollouts.tasks.folders import fs_name
+from pytest_core_rollouts.tasks.harness_file import HarnessError, HarnessFile, is_harness_file, load_harness
 from pytest_core_rollouts.tasks.matrix import (
     CONTAINER_SIZES,
     DEFAULT,
@@ -48,9 +50,9 @@ def agents_from_options(values: OptionValues, core: str | None, dialect: Dialect
     """
     files = values.texts("agent")
     agents = [_from_file(values, file) for file in files]
-    harnesses, models = values.each("harness", option_values.name), values.each("model", option_values.name)
+    harnesses, models = _harnesses(values), values.each("model", option_values.name)
     if harnesses or models or not files:
-        default = "oracle" if core == EMBEDDED else DEFAULT
+        default = Agent("oracle" if core == EMBEDDED else DEFAULT)
         agents += [
             _agent(values, harness, model) for harness in harnesses or [default] for model in models or [DEFAULT]
         ]
@@ -82,10 +84,29 @@ def secure_url(text: str, where: str) -> str:
         raise pytest.UsageError(f"{where}: {error}") from None
 
 
-def _agent(values: OptionValues, harness: str, model: str) -> Agent:
+def _harnesses(values: OptionValues) -> list[Agent]:
+    """Return an agent for each harness that was named, by its name or by a harness file."""
+    agents = []
+    for name in values.each("harness", option_values.name):
+        if is_harness_file(name):
+            agents.append(Agent(harness_file=read_harness(values, values.base("harness") / fs_name(name))))
+        else:
+            agents.append(Agent(name))
+    return agents
+
+
+def read_harness(values: OptionValues, path: Path) -> HarnessFile:
+    """Return the harness of a file. Raises pytest.UsageError, also if the file holds a key."""
+    try:
+        return load_harness(path, values.project)
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _agent(values: OptionValues, harness: Agent, model: str) -> Agent:
     base_url = values.text("model-base-url")
-    return Agent(
-        harness=harness,
+    return replace(
+        harness,
         model=model,
         protocol=values.text("model-protocol"),
         base_url=base_url,
@@ -102,7 +123,7 @@ def _from_file(values: OptionValues, file: str) -> Agent:
     )
 
     try:
-        agent = load_agent(values.base("agent") / fs_name(file))
+        agent = load_agent(values.base("agent") / fs_name(file), values.project)
     except AgentError as error:
         raise pytest.UsageError(str(error)) from None
     if agent.base_url is not None and agent.api_key_env is None:

@@ -83,6 +83,11 @@ class OptionValues:
             raise pytest.UsageError(f"{self.shown(name)}: must not be blank; give a path or remove it")
         return None if text is None else self.base(name) / fs_name(text)
 
+    @property
+    def project(self) -> Path:
+        """The project's folder."""
+        return self._config.rootpath
+
     def base(self, name: str) -> Path:
         """Return the folder that the setting's relative paths are relative to."""
         return self._config.rootpath if self._option(name) is None else self._config.invocation_params.dir

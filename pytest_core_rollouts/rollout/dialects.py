@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
+from pytest_core_rollouts.tasks.harness_file import CORE_HARNESS
 from pytest_core_rollouts.tasks.matrix import DEFAULT, Agent, MatrixError
 
 DialectName = Literal["openagentcore", "openai"]
@@ -76,7 +77,9 @@ class _OpenAgentCore(Dialect):
     def agent_block(self, agent: Agent, harness_config: Mapping[str, Any]) -> dict[str, Any]:
         block = _common_members(agent)
         extension: dict[str, Any] = {}
-        if agent.harness != DEFAULT:
+        if agent.harness_file is not None:
+            extension["harness"] = CORE_HARNESS
+        elif agent.harness != DEFAULT:
             extension["harness"] = agent.harness
         if harness_config:
             extension["harness_config"] = dict(harness_config)

@@ -124,11 +124,12 @@ def _model_provider(agent: Agent, base_url: str, model_key: str | None) -> dict[
 
 
 def _harness_config(rollout: Rollout) -> Mapping[str, Any]:
-    if rollout.agent.harness == "oracle":
+    agent = rollout.agent
+    if agent.harness == "oracle":
         solution = rollout.task.solution
         assert solution is not None, "a task without a solution is skipped under oracle"
         return {"solution": solution.decode("utf-8")}
-    return rollout.agent.harness_config
+    return agent.harness_file.wire if agent.harness_file is not None else agent.harness_config
 
 
 async def wait_for_slot(limit: AdaptiveLimit, stop: Stop, *, pause: float, halted: Callable[[], str | None]) -> None:

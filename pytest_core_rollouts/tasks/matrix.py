@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pytest_core_rollouts.tasks.task_settings import Network
 
 if TYPE_CHECKING:
+    from pytest_core_rollouts.tasks.harness_file import HarnessFile
     from pytest_core_rollouts.tasks.task import Task
 
 DEFAULT = "default"
@@ -76,6 +77,7 @@ class Agent:
     * `api_key`: the key by value, in place of `api_key_env`. It is in no repr, digest or row.
     * `container_size` (CONTAINER_SIZES), `reasoning` (the effort, one of EFFORTS), `service_tier` (SERVICE_TIERS): only
       OpenAI's service has them.
+    * `harness_file`: a program of this machine that is the harness; it names it. See `load_harness`.
     """
 
     harness: str = DEFAULT
@@ -94,11 +96,21 @@ class Agent:
     container_size: str | None = None
     reasoning: str | None = None
     service_tier: str | None = None
+    harness_file: HarnessFile | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.harness_file is not None:
+            object.__setattr__(self, "harness", self.harness_file.name)
 
     @property
     def where(self) -> str:
         """What messages call the agent."""
         return f"agent {self.name}" if self.name is not None else f"harness {self.harness}"
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """The model protocols that the harness speaks; empty: it uses no model."""
+        return (self.harness_file.protocol,) if self.harness_file is not None else HARNESS_PROTOCOLS[self.harness]
 
     @property
     def slug(self) -> str:
@@ -108,17 +120,24 @@ class Agent:
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of everything about the agent except its name and key."""
-        fields = {key: value for key, value in vars(self).items() if key not in ("name", "api_key")}
+        fields = {key: value for key, value in vars(self).items() if key not in ("name", "api_key", "harness_file")}
         for key in ("container_size", "reasoning", "service_tier"):
             if fields[key] is None:  # agents without it keep the digest that they had before it existed
                 del fields[key]
+        if self.harness_file is not None:
+            fields["harness_file"] = self.harness_file.digest
         return hashlib.sha256(json.dumps(fields, sort_keys=True, default=_plain).encode()).hexdigest()
 
     def check(self) -> None:
         """Raise MatrixError where no Core could serve this agent."""
         where = self.where
-        if self.harness not in HARNESS_PROTOCOLS:
-            raise MatrixError(f"{where}: unknown harness {self.harness!r}; known are {', '.join(HARNESS_PROTOCOLS)}")
+        if self.harness_file is not None:
+            self._check_harness_file(where)
+        elif self.harness not in HARNESS_PROTOCOLS:
+            raise MatrixError(
+                f"{where}: unknown harness {self.harness!r}; known are {', '.join(HARNESS_PROTOCOLS)}, "
+                "and the path of a harness file (NAME.yaml)"
+            )
         for key, known in (
             ("container_size", CONTAINER_SIZES),
             ("reasoning", EFFORTS),
@@ -134,8 +153,20 @@ class Agent:
             raise MatrixError(f"{where}: a model base URL needs the model's name (--model)")
         self._check_protocol(where)
 
+    def _check_harness_file(self, where: str) -> None:
+        assert self.harness_file is not None
+        path = self.harness_file.path
+        if self.harness in HARNESS_PROTOCOLS:
+            raise MatrixError(f"{path}: {self.harness} is the name of another harness; rename the file")
+        if self.harness_config:
+            raise MatrixError(f"{where}: takes no harness_config; write its parameters into {path}")
+        if self.skills and self.harness_file.skills is None:
+            raise MatrixError(
+                f"{where}: has skills, but {path} does not say where its program looks for them; add `skills` there"
+            )
+
     def _check_protocol(self, where: str) -> None:
-        spoken = HARNESS_PROTOCOLS[self.harness]
+        spoken = self.protocols
         if not spoken:
             raise MatrixError(f"{where}: uses no model, so it takes no model base URL")
         if self.protocol is None:
@@ -155,7 +186,7 @@ class Agent:
         """The protocol on the wire: the one given, else the only one the harness speaks; None without a base URL."""
         if self.base_url is None:
             return None
-        return self.protocol or HARNESS_PROTOCOLS[self.harness][0]
+        return self.protocol or self.protocols[0]
 
 
 def check_distinct(agents: Sequence[Agent]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_core_rollouts.embedded import server
+from pytest_core_rollouts.embedded import server, sessions
 from pytest_core_rollouts.embedded.harnesses import HARNESSES, claude_sdk, codex, native
 from pytest_core_rollouts.embedded.launch import HARNESSES as SERVED
 from pytest_core_rollouts.embedded.model import ModelSettings, exchange, failures, inside_url, proxy
@@ -46,7 +46,7 @@ def test_numbers_of_the_page_are_those_of_the_code() -> None:
     assert (native.LINES, native.EVENTS_LIMIT) == (20_000, 128 * MIB)
     assert (proxy.AT_ONCE, exchange.CAPTURE_LIMIT) == (8, 32 * MIB)
     assert (ModelSettings().idle_s, ModelSettings().retries) == (300, 2)
-    assert (server._AGENT_MEMORY, server._MOST_AGENTS) == (384 * MIB, 256)
+    assert (sessions.AGENT_MEMORY, server._MOST_AGENTS) == (384 * MIB, 256)
     for text in (
         "| 1 GiB, 200,000 entries |",
         "| memory of all processes | 4 GiB |",

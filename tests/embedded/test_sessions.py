@@ -14,7 +14,7 @@ from pytest_core_rollouts.embedded import sessions
 from pytest_core_rollouts.embedded.harnesses import HARNESSES
 from pytest_core_rollouts.embedded.requests import read_creation
 from pytest_core_rollouts.embedded.sandbox import Isolation, Sandbox
-from pytest_core_rollouts.embedded.sessions import Runtime, Session
+from pytest_core_rollouts.embedded.sessions import Runtime, Session, Slots
 from tests.support.wire import HOSTED, oracle
 
 
@@ -25,7 +25,8 @@ def _run(artifacts: Path, body: dict[str, Any], then: Callable[[Session], Awaita
     async def main() -> Session:
         one = asyncio.Semaphore(1)
         request = read_creation({"agent": oracle("mkdir outputs; touch outputs/x"), **body}, HARNESSES)
-        session = Session(request, Runtime(isolation, artifacts, writing=one, preparing=one, running=one, thinking=one))
+        runtime = Runtime(isolation, artifacts, writing=one, preparing=one, running=one, thinking=Slots(1))
+        session = Session(request, runtime)
         session.start(request.environment)
         try:
             await asyncio.wait_for(then(session), 20)

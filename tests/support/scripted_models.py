@@ -1,4 +1,4 @@
-"""A model server on loopback whose replies are scripted: the Responses and the Messages wire, as real agents use them.
+"""A model server on loopback whose replies are scripted: the three protocols, as real agents use them.
 
 Stateless: the script is asked with the number of tool results that a request carries, which is the step the agent is
 at. So one server serves any number of rollouts at once.
@@ -29,6 +29,10 @@ class Ask:
     body: Any
     step: int = 0
     text: str = ""
+
+    @property
+    def is_chat(self) -> bool:
+        return self.path.partition("?")[0].endswith("/chat/completions")
 
     @property
     def is_messages(self) -> bool:
@@ -91,7 +95,14 @@ class Cut:
     """The stream begins and the connection is closed."""
 
 
-Reply = Shell | Tool | Say | Fail | FailInStream | Hang | Cut
+@dataclass(frozen=True)
+class Calls:
+    """The model calls several tools at once."""
+
+    tools: Sequence[Tool]
+
+
+Reply = Calls | Shell | Tool | Say | Fail | FailInStream | Hang | Cut
 Script = Callable[[Ask], Reply]
 
 USAGE = {
@@ -215,7 +226,22 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
         else:
-            self._stream((_messages if ask.is_messages else _responses)(ask, reply))
+            self._send_reply(ask, reply)
+
+    def _send_reply(self, ask: Ask, reply: Calls | Shell | Tool | Say | FailInStream) -> None:
+        if ask.is_chat:
+            chunks = _chat(ask, reply)
+            if not ask.body.get("stream"):
+                self._send(200, json.dumps(whole_chat(chunks)).encode())
+            else:
+                frames = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+                self._send(200, frames.encode(), {"Content-Type": "text/event-stream"})
+            return
+        events = (_messages if ask.is_messages else _responses)(ask, reply)
+        if "stream" in ask.body and not ask.body["stream"]:
+            self._send(200, json.dumps((whole_message if ask.is_messages else whole_response)(events)).encode())
+        else:
+            self._stream(events)
 
     def _begin(self) -> None:
         self.send_response(200)
@@ -243,6 +269,10 @@ class _Handler(BaseHTTPRequestHandler):
 def _ask(method: str, path: str, headers: Mapping[str, str], body: Any) -> Ask:
     if not isinstance(body, dict):
         return Ask(method, path, headers, body)
+    if "messages" in body and path.endswith("/chat/completions"):
+        step = sum(message["role"] == "tool" for message in body["messages"])
+        texts = [message["content"] for message in body["messages"] if message["role"] in ("system", "user")]
+        return Ask(method, path, headers, body, step, "\n".join(map(_chat_text, texts)))
     if "messages" in body:
         blocks = [
             block
@@ -259,17 +289,40 @@ def _ask(method: str, path: str, headers: Mapping[str, str], body: Any) -> Ask:
         texts += [block["text"] for block in blocks if block.get("type") == "text"]
         return Ask(method, path, headers, body, step, "\n".join(texts))
     given = body.get("input", [])
+    given = [{"type": "message", "content": [{"text": given}]}] if isinstance(given, str) else given
     step = sum(str(item.get("type", "")).endswith("_call_output") for item in given)
     texts = [str(body.get("instructions", ""))]
-    texts += [part.get("text", "") for item in given if item.get("type") == "message" for part in item["content"]]
+    messages = [item["content"] for item in given if item.get("type", "message") == "message"]
+    texts += [part if isinstance(part, str) else part.get("text", "") for parts in messages for part in _parts(parts)]
     return Ask(method, path, headers, body, step, "\n".join(texts))
+
+
+def _parts(content: Any) -> list[Any]:
+    return [content] if isinstance(content, str) else content
+
+
+def _chat_text(content: Any) -> str:
+    return "\n".join(part if isinstance(part, str) else part.get("text", "") for part in _parts(content or []))
 
 
 def _frames(events: Sequence[Mapping[str, Any]]) -> bytes:
     return b"".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events)
 
 
-def _responses(ask: Ask, reply: Shell | Tool | Say | FailInStream) -> list[dict[str, Any]]:
+def _calls(reply: Calls | Shell | Tool, ask: Ask, shell: tuple[str, str]) -> list[tuple[str, dict[str, Any]]]:
+    """Names and arguments of a reply's calls. `shell`: the name of the agent's shell, and of its parameter."""
+    if isinstance(reply, Calls):
+        return [(tool.name, dict(tool.input)) for tool in reply.tools]
+    if isinstance(reply, Tool):
+        return [(reply.name, dict(reply.input))]
+    named = [tool.get("function", tool) for tool in ask.body.get("tools") or []]
+    parameters = [tool.get("parameters") or tool.get("input_schema") or {} for tool in named[:1]]
+    if parameters and list(parameters[0].get("properties", {})) == ["command"]:  # an agent with only a shell
+        return [(named[0]["name"], {"command": reply.command})]
+    return [(shell[0], {shell[1]: reply.command})]
+
+
+def _responses(ask: Ask, reply: Calls | Shell | Tool | Say | FailInStream) -> list[dict[str, Any]]:
     """The Responses wire's events for one reply."""
     unique = f"{ask.step}_{time.monotonic_ns()}"
     response: dict[str, Any] = {"id": f"resp_{unique}", "object": "response", "model": ask.body.get("model")}
@@ -297,15 +350,20 @@ def _responses(ask: Ask, reply: Shell | Tool | Say | FailInStream) -> list[dict[
             item(type="reasoning", id=f"rs_{unique}", summary=[thought], encrypted_content=None)
         if isinstance(reply, Shell) and reply.remark:
             message(reply.remark)
-        name, arguments = (
-            ("exec_command", {"cmd": reply.command}) if isinstance(reply, Shell) else (reply.name, dict(reply.input))
-        )
-        call = {"id": f"fc_{unique}", "call_id": f"call_{unique}", "name": name, "arguments": json.dumps(arguments)}
-        item(type="function_call", **call)
+        for number, (name, arguments) in enumerate(_calls(reply, ask, ("exec_command", "cmd"))):
+            call = {"id": f"fc_{unique}_{number}", "call_id": f"call_{unique}_{number}", "name": name}
+            item(type="function_call", **call, arguments=json.dumps(arguments), status="completed")
     return [*events, {"type": "response.completed", "response": {**response, "usage": USAGE}}]
 
 
-def _messages(ask: Ask, reply: Shell | Tool | Say | FailInStream) -> list[dict[str, Any]]:
+def whole_response(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The reply of a stream in one piece."""
+    output = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    rest = {"status": "completed", "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "created_at": 1}
+    return {**rest, **events[-1]["response"], "output": output}
+
+
+def _messages(ask: Ask, reply: Calls | Shell | Tool | Say | FailInStream) -> list[dict[str, Any]]:
     """The Messages wire's events for one reply."""
     unique = f"{ask.step}_{time.monotonic_ns()}"
     usage = {"input_tokens": 100, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 1}
@@ -338,11 +396,79 @@ def _messages(ask: Ask, reply: Shell | Tool | Say | FailInStream) -> list[dict[s
             )
         if isinstance(reply, Shell) and reply.remark:
             text(reply.remark)
-        name, input = (
-            ("Bash", {"command": reply.command}) if isinstance(reply, Shell) else (reply.name, dict(reply.input))
-        )
-        empty = {"type": "tool_use", "id": f"toolu_{unique}", "name": name, "input": {}}
-        block(empty, {"type": "input_json_delta", "partial_json": json.dumps(input)})
+        for number, (name, input) in enumerate(_calls(reply, ask, ("Bash", "command"))):
+            empty = {"type": "tool_use", "id": f"toolu_{unique}_{number}", "name": name, "input": {}}
+            block(empty, {"type": "input_json_delta", "partial_json": json.dumps(input)})
     delta = {"stop_reason": stop, "stop_sequence": None}
     events.append({"type": "message_delta", "delta": delta, "usage": {"output_tokens": 20}})
     return [*events, {"type": "message_stop"}]
+
+
+def whole_message(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The reply of a stream in one piece."""
+    content: list[dict[str, Any]] = []
+    for event in events:
+        if event["type"] == "content_block_start":
+            content.append({**event["content_block"]})
+        elif event["type"] == "content_block_delta":
+            delta = event["delta"]
+            if delta["type"] == "input_json_delta":
+                content[-1]["input"] = json.loads(delta["partial_json"])
+            else:
+                content[-1] |= {name: text for name, text in delta.items() if name != "type"}
+    last = events[-2]
+    message: dict[str, Any] = events[0]["message"]
+    return {**message, "content": content, **last["delta"], "usage": {**message["usage"], **last["usage"]}}
+
+
+CHAT_USAGE = {
+    "prompt_tokens": 100,
+    "completion_tokens": 20,
+    "total_tokens": 120,
+    "prompt_tokens_details": {"cached_tokens": 40},
+    "completion_tokens_details": {"reasoning_tokens": 5},
+}
+
+
+def _chat(ask: Ask, reply: Calls | Shell | Tool | Say | FailInStream) -> list[dict[str, Any]]:
+    """The Chat Completions wire's chunks for one reply; the last one has the usage, if the request wants it."""
+    unique = f"{ask.step}_{time.monotonic_ns()}"
+    base = {"id": f"chatcmpl-{unique}", "created": 1, "model": ask.body["model"], "object": "chat.completion.chunk"}
+    if isinstance(reply, FailInStream):
+        return [{"error": {"code": reply.code, "message": reply.message}}]
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None}]
+    stop = "tool_calls"
+    if isinstance(reply, Say):
+        deltas += [{"content": part} for part in (reply.text[:3], reply.text[3:])]
+        stop = reply.stop or "stop"
+    else:
+        if isinstance(reply, Shell) and reply.thought:
+            deltas.append({"reasoning_content": reply.thought})
+        if isinstance(reply, Shell) and reply.remark:
+            deltas.append({"content": reply.remark})
+        for number, (name, arguments) in enumerate(_calls(reply, ask, ("bash", "command"))):
+            begun = {"index": number, "id": f"call_{unique}_{number}", "type": "function"}
+            deltas.append({"tool_calls": [{**begun, "function": {"name": name, "arguments": ""}}]})
+            deltas.append({"tool_calls": [{"index": number, "function": {"arguments": json.dumps(arguments)}}]})
+    chunks = [{**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    chunks.append({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": stop}]})
+    if not ask.body.get("stream") or (ask.body.get("stream_options") or {}).get("include_usage"):
+        chunks.append({**base, "choices": [], "usage": CHAT_USAGE})
+    return chunks
+
+
+def whole_chat(chunks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The reply of a stream in one piece."""
+    message: dict[str, Any] = {"role": "assistant", "content": None}
+    for chunk in chunks:
+        for choice in chunk.get("choices", []):
+            for name, value in choice["delta"].items():
+                if name != "tool_calls":
+                    message[name] = value if name == "role" or value is None else (message.get(name) or "") + value
+                elif "id" in value[0]:
+                    message.setdefault(name, []).append({**value[0]})
+                else:
+                    message[name][-1]["function"]["arguments"] += value[0]["function"]["arguments"]
+    stops = [choice["finish_reason"] for chunk in chunks for choice in chunk.get("choices", [])]
+    choice = {"index": 0, "message": message, "finish_reason": stops[-1]}
+    return {**chunks[0], "object": "chat.completion", "choices": [choice], "usage": chunks[-1].get("usage")}

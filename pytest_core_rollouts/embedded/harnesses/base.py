@@ -66,6 +66,10 @@ class Harness(Protocol):
         """The model protocols that it supports; empty: it uses no model."""
 
     @property
+    def memory(self) -> int | None:
+        """Bytes that one agent may need, for how many run at once; None: as most agents."""
+
+    @property
     def skills_folder(self) -> str | None:
         """The folder for skills, under /home/agent; None: it does not support skills."""
 

@@ -29,6 +29,7 @@ class ClaudeSDK:
 
     name = "claude_sdk"
     protocols: tuple[str, ...] = ("anthropic",)
+    memory: int | None = None
     skills_folder: str | None = f"{_HOME}/skills"
 
     def check_config(self, config: Mapping[str, Any]) -> None:

@@ -42,6 +42,7 @@ class Codex:
 
     name = "codex"
     protocols: tuple[str, ...] = ("responses",)
+    memory: int | None = None
     skills_folder: str | None = f"{_HOME}/skills"
 
     def check_config(self, config: Mapping[str, Any]) -> None:

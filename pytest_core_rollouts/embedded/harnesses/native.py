@@ -146,7 +146,7 @@ class EventLines:
     def _handle(self, event: dict[str, Any]) -> None:
         if not isinstance(event["type"], str):
             raise Malformed("type: expected a string")
-        _check_values(event)
+        check_values(event)
         if event["type"] != "exit":
             self._on_event(event)
         elif event.keys() == {"type", "stderr"} and isinstance(event["stderr"], str):
@@ -173,7 +173,7 @@ def id_of(value: Any, what: str) -> str:
     return value
 
 
-def _check_values(event: Any) -> None:
+def check_values(event: Any) -> None:
     """Raise Malformed for a value that is large or deeply nested, or that JSON can't hold, such as 1e999."""
     level, count = [event], 0
     for _ in range(NESTED + 1):

@@ -17,6 +17,7 @@ class Nop:
 
     name = "nop"
     protocols: tuple[str, ...] = ()
+    memory: int | None = None
     skills_folder: str | None = None
 
     def check_config(self, config: Mapping[str, Any]) -> None:
@@ -39,6 +40,7 @@ class Oracle:
 
     name = "oracle"
     protocols: tuple[str, ...] = ()
+    memory: int | None = None
     skills_folder: str | None = None
 
     def check_config(self, config: Mapping[str, Any]) -> None:

@@ -12,14 +12,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from .exchange import Exchange
 from .failures import ModelFailure
 from .proxy import CaptureFailed, ModelProxy, ModelSettings, TurnLabels
+from .tokens import sum_of, usage_of
 from .upstream import MissingLabel
 
 __all__ = [
     "DUMMY_KEY",
     "FORWARDER",
     "CaptureFailed",
+    "Exchange",
     "MissingLabel",
     "ModelFailure",
     "ModelProxy",
@@ -28,6 +31,8 @@ __all__ = [
     "inside_argv",
     "inside_binds",
     "inside_url",
+    "sum_of",
+    "usage_of",
 ]
 
 FORWARDER = Path(__file__).with_name("forwarder.py")

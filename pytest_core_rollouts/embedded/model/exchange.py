@@ -31,6 +31,8 @@ _DECISIVE = (*_LAST_EVENTS, b'"error"', b"stop_reason")
 # What a reply holds as soon as the model has produced something: agent programs run tools before its end.
 _REPLIED = re.compile(rb'output_item|content_block|"choices"|response\.completed|message_stop')
 _REPLIED_WHOLE = (b'"output"', b'"content"', b'"choices"')
+CANCELLED = "cancelled"
+"""The code of a request whose reply nobody waited for. Not the code of a Turn's error."""
 _DEPTH = 100  # levels of JSON that are kept: Python reads and writes nesting by recursion
 
 
@@ -42,35 +44,39 @@ def is_model_call(method: bytes, path: bytes) -> bool:
 class Exchange:
     """Follows one request and its reply. At the end, `failure` is why it failed, and `record` is for the capture.
 
-    Every event is parsed only if `captures`; otherwise only those that show a failure. `path`: the target's path,
-    decoded. `is_own_call`: the harness's program makes such calls. `replied`: the model has produced something.
-    `usage`: the tokens of the reply, on the Responses protocol; None: not reported.
+    Request and reply are only kept, and every event is only parsed, if `keeps`; otherwise only events that show a
+    failure are parsed. `path`: the target's path, decoded. `wire`: the protocol of the path. `is_own_call`: the
+    harness's program makes such calls. `replied`: the model has produced something. `usage`: the tokens of the reply,
+    on the Responses protocol; None: not reported.
     """
 
-    def __init__(self, protocol: str, method: bytes, target: bytes, path: bytes, *, captures: bool) -> None:
+    def __init__(self, protocol: str, method: bytes, target: bytes, path: bytes, *, keeps: bool) -> None:
         path = path.rstrip(b"/").lower()
         self.failure: ModelFailure | None = None
         self.is_call = is_model_call(method, path)
-        self.is_own_call = self.is_call and path.removeprefix(b"/v1") == _OWN_CALLS[protocol]
+        self.wire = next((name for name, call in _OWN_CALLS.items() if path.removeprefix(b"/v1") == call), None)
+        self.is_own_call = self.is_call and self.wire == protocol
         self.replied = False
         self.usage: dict[str, Any] | None = None
         self.kept_bytes = 0
-        self._captures = captures and self.is_call
+        self.keeps = keeps and self.is_call
         self._protocol = protocol
         self._method, self._target = method, target
         self._started_at = datetime.now(timezone.utc)
-        self._started = time.monotonic()
+        self.started = time.monotonic()
         self._request = b""
+        self._whole = False
         self._status: int | None = None
         self._events: EventReader | None = None
-        self._assembly = assembly_for(protocol)
+        self._assembly = assembly_for(self.wire or protocol)
         self._body = bytearray()
         self._cut_off = False  # a part of the request or reply was not kept
         self._last_event_came = False
 
     def on_request(self, body: bytes, *, whole: bool) -> None:
-        if self._captures:
+        if self.keeps:
             self._request = body
+            self._whole = whole
             self._cut_off = not whole
             self.kept_bytes += len(body)
 
@@ -82,13 +88,13 @@ class Exchange:
     def on_chunk(self, chunk: bytes) -> None:
         if not self.is_call or self._status is None:
             return
-        self.kept_bytes += len(chunk) if self._captures else 0
+        self.kept_bytes += len(chunk) if self.keeps else 0
         if self._events is not None:
             for data in self._events.feed(chunk):
                 self._see_event(data)
             self._cut_off = self._cut_off or self._events.overflowed
             return
-        room = (_ERROR_LIMIT if self._status >= 300 and not self._captures else CAPTURE_LIMIT) - len(self._body)
+        room = (_ERROR_LIMIT if self._status >= 300 and not self.keeps else CAPTURE_LIMIT) - len(self._body)
         self._body += chunk[: max(room, 0)]
         self._cut_off = self._cut_off or len(chunk) > room
         if self._status < 300 and not self.replied:
@@ -98,7 +104,7 @@ class Exchange:
     def _see_event(self, data: bytes) -> None:
         self.replied = self.replied or _REPLIED.search(data) is not None
         is_decisive = any(mark in data for mark in _DECISIVE)
-        if not is_decisive and not self._captures:
+        if not is_decisive and not self.keeps:
             return
         self._last_event_came = self._last_event_came or any(mark in data for mark in _LAST_EVENTS)
         with contextlib.suppress(ValueError, RecursionError):  # "[DONE]"
@@ -107,7 +113,7 @@ class Exchange:
                 if is_decisive:
                     self.failure = of_event(event) or self.failure
                     self.usage = usage_of(event) or self.usage
-                if self._captures:
+                if self.keeps:
                     self._assembly.add(event)
 
     def on_end(self) -> None:
@@ -123,16 +129,26 @@ class Exchange:
         if self.is_call and self._status is not None and self._status < 300:
             self.replied = self.replied or self.failure is None or self.failure.sampled
 
+    @property
+    def abandoned(self) -> bool:
+        """Whether the agent did not wait for the reply, or the Turn ended first."""
+        return self.failure is not None and self.failure.code == CANCELLED
+
+    @property
+    def request(self) -> bytes | None:
+        """The request's body, if it was kept as a whole."""
+        return self._request if self._whole else None
+
     def record(self, *, bodies: bool) -> dict[str, Any]:
         """Return the capture's line, times in UTC and seconds. Request and reply are left out unless `bodies`."""
-        whole = (_json_or_text(self._request), self._reply()) if bodies else (None, None)
+        whole = (_json_or_text(self._request), self.reply()) if bodies else (None, None)
         request, reply = map(_shallow, whole)
         left_out = not bodies or (request, reply) != whole
         tokens = tokens_of(reply)
         failure = None if self.failure is None or self.failure.sampled else self.failure
         return {
             "started_at": self._started_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "duration_s": round(time.monotonic() - self._started, 6),
+            "duration_s": round(time.monotonic() - self.started, 6),
             "protocol": self._protocol,
             "model": _model_in(reply) or _model_in(request),
             "method": self._method.decode("ascii", "replace"),
@@ -148,7 +164,8 @@ class Exchange:
             "logprobs": tokens.logprobs,
         }
 
-    def _reply(self) -> Any:
+    def reply(self) -> Any:
+        """Return the reply as far as it came, put together; None: nothing was kept."""
         return self._whole_reply() if self._events is None else self._assembly.reply()
 
     def _whole_reply(self) -> Any:

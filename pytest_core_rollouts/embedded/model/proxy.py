@@ -14,8 +14,9 @@ import asyncio
 import json
 import logging
 import socket
+import time
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +28,7 @@ from pytest_core_rollouts.embedded.model_provider import ModelProvider
 
 from . import failures
 from .channel import Broken, Channel, serve_unix
-from .exchange import CAPTURE_LIMIT, Capture, Exchange
+from .exchange import CANCELLED, CAPTURE_LIMIT, Capture, Exchange
 from .failures import ModelFailure
 from .reply_mask import Decoder, KeyMask, UnknownCoding
 from .tokens import REQUEST_IDS, sum_of
@@ -37,8 +38,6 @@ AT_ONCE = 8  # requests of one sandbox
 CONNECTIONS = 32  # of one sandbox
 HEAD_S = 20.0  # from the first byte of a request's head to its last
 CAPTURE_TURN_LIMIT = 1 << 30  # bytes of requests and replies that a Turn's capture keeps
-
-_CANCELLED = "cancelled"  # only in captures: not the code of a Turn's error
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ class ModelSettings:
     idle_s: float = 300.0
     """Seconds that a server may be silent, before a reply or within it."""
     retries: int = 2
-    """How often an agent program may repeat a failed request."""
+    """How often an agent program may repeat a failed request; see `ModelProxy.follow`."""
     secrets: Collection[str] = field(default=(), repr=False)
     """Values to mask in captures, in addition to the model's key."""
     core_key: str = field(default="", repr=False)
@@ -116,6 +115,13 @@ class ModelProxy:
         self.agents_failure: ModelFailure | None = None
         self.replied = replied
         self.usage: dict[str, Any] | None = None
+        self.gave_up = asyncio.Event()
+        """Set when no request is passed on any more: the server was silent, or failed too often."""
+        self.calls = 0
+        """Requests for a reply that are running."""
+        self._on_call: Callable[[Exchange], None] | None = None
+        self._failed = 0  # requests in a row
+        self._failed_at = 0.0
         self._listener = listener
         self._protocol = provider.protocol
         self._upstream = Upstream.of(provider)
@@ -130,7 +136,7 @@ class ModelProxy:
             asyncio.Task[None], None
         ] = {}  # connections without a complete request, the longest wait first
         self._slots = asyncio.Semaphore(AT_ONCE)
-        self._gave_up = False  # after a server hung once, later requests fail at once
+        self._lasting_failure: ModelFailure | None = None  # with which all later requests fail at once
         self._kept: asyncio.Task[None] | None = None  # writes the capture's last line, after those before it
         self._server: asyncio.Server | None = None
 
@@ -155,6 +161,13 @@ class ModelProxy:
                 if error is None:
                     raise CaptureFailed(f"The capture can't be written: {problem}") from problem
                 logger.error("the capture of a Turn can't be written: %s", problem)
+
+    def follow(self, on_call: Callable[[Exchange], None]) -> None:
+        """Call `on_call` at the end of each request for a reply, with request and reply kept.
+
+        As programs that need this have their own rules for retries, also give up after `settings.retries` of them.
+        """
+        self._on_call = on_call
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection from the sandbox, one request after another."""
@@ -211,21 +224,26 @@ class ModelProxy:
         except RefusedTarget as refused:
             await self._send_error(inside, 403, failures.refused(str(refused)))
             return
-        exchange = Exchange(self._protocol, request.method, request.target, path, captures=self._capture is not None)
-        exchange.replied = self.replied  # no need to look for it again
+        keeps = self._capture is not None or self._on_call is not None
+        exchange = Exchange(self._protocol, request.method, request.target, path, keeps=keeps)
+        exchange.replied = self.replied and self._on_call is None  # no need to look for it again
+        self.calls += exchange.is_call
         try:
             await self._forward(inside, request, target, exchange)
         except _Refused as refusal:
             exchange.failure = refusal.failure
             await self._send_error(inside, refusal.status, refusal.failure)
         except asyncio.CancelledError:
-            exchange.failure = exchange.failure or ModelFailure(_CANCELLED, "The Turn ended first.")
+            exchange.failure = exchange.failure or ModelFailure(CANCELLED, "The Turn ended first.")
             raise
         finally:
             if exchange.is_call:
+                self.calls -= 1
                 self._set_failure(exchange)
                 self._add_usage(exchange)
                 self._append_to_capture(exchange)
+                if self._on_call is not None:
+                    self._on_call(exchange)
 
     def _add_usage(self, exchange: Exchange) -> None:
         if exchange.usage is not None:
@@ -234,17 +252,33 @@ class ModelProxy:
     def _set_failure(self, exchange: Exchange) -> None:
         """Set `failure` to the result of a call, unless the agent may have caused it by hand."""
         failure = exchange.failure
-        if failure is not None and failure.code == _CANCELLED:  # the model did not cause that
+        if failure is not None and failure.code == CANCELLED:  # the model did not cause that
             return
         by_hand = not exchange.is_own_call or (failure is not None and failure.request_can_cause)
         if self.replied and by_hand:
             self.agents_failure = failure or self.agents_failure
         else:
             self.failure = failure
+            self._count_failures(exchange)
+
+    def _count_failures(self, exchange: Exchange) -> None:
+        """Give up after too many failures in a row. Requests that ran at the same time count once."""
+        failure = exchange.failure
+        if failure is None or failure.sampled:
+            self._failed = 0
+        elif exchange.started >= self._failed_at:
+            self._failed += 1
+            self._failed_at = time.monotonic()
+            if self._on_call is not None and self._failed > self.settings.retries:
+                self._give_up(failure)
+
+    def _give_up(self, failure: ModelFailure) -> None:
+        self._lasting_failure = failure
+        self.gave_up.set()
 
     async def _forward(self, inside: Channel, request: h11.Request, target: bytes, exchange: Exchange) -> None:
-        if self._gave_up:
-            raise _Refused(424, failures.silent(self.settings.idle_s))
+        if self._lasting_failure is not None:
+            raise _Refused(424, self._lasting_failure)
         if request.method == b"CONNECT":
             raise _Refused(424, failures.refused("CONNECT is not passed on"))
         body, whole = await self._read_body(inside, request, exchange)
@@ -259,12 +293,13 @@ class ModelProxy:
             sent = True
             await self._return_reply(inside, outside, exchange)
         except asyncio.TimeoutError:
-            self._gave_up = sent
             silence = failures.silent(self.settings.idle_s)  # 424: agent programs don't repeat a request after it
+            if sent:
+                self._give_up(silence)
             raise _Refused(424, silence if sent else failures.not_taken("it stopped reading")) from None
         except Broken as broken:
             if broken.channel is inside:
-                exchange.failure = exchange.failure or ModelFailure(_CANCELLED, "The agent did not wait.")
+                exchange.failure = exchange.failure or ModelFailure(CANCELLED, "The agent did not wait.")
                 raise
             raise _Refused(502, failures.cut() if sent else failures.not_taken(str(broken))) from None
         finally:
@@ -273,7 +308,7 @@ class ModelProxy:
     async def _read_body(self, inside: Channel, request: h11.Request, exchange: Exchange) -> tuple[bytes, bool]:
         """Return the body with parameters merged in, and True; or its beginning and False if there is more to read."""
         merges = bool(self._params) and exchange.is_call
-        limit = CAPTURE_LIMIT if merges or (self._capture and exchange.is_call) else 0
+        limit = CAPTURE_LIMIT if merges or exchange.keeps else 0
         body = bytearray()
         ended = False
         while len(body) <= limit and not ended:

@@ -132,19 +132,28 @@ _TOO_MANY = 2**53  # tokens of one reply; from here on JSON's readers don't agre
 
 
 def usage_of(reply: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the TokenUsage in a reply of the Responses protocol, or in the event that ends one; None: not reported."""
+    """Return the TokenUsage in a reply of any protocol, or in the event that ends one; None: not reported."""
     response = reply.get("response", reply)
     usage = response.get("usage") if isinstance(response, Mapping) else None
     if not isinstance(usage, Mapping):
         return None
-    sent, sampled = _count(usage, "input_tokens"), _count(usage, "output_tokens")
+    sent, cached = _counts(usage, ("input", "prompt"), "cached_tokens")
+    sampled, reasoning = _counts(usage, ("output", "completion"), "reasoning_tokens")
+    read = _count(usage, "cache_read_input_tokens")  # the Messages protocol does not count these as input
+    sent += read + _count(usage, "cache_creation_input_tokens")
     return {
         "input_tokens": sent,
-        "input_tokens_details": {"cached_tokens": _count(usage.get("input_tokens_details"), "cached_tokens")},
+        "input_tokens_details": {"cached_tokens": cached + read},
         "output_tokens": sampled,
-        "output_tokens_details": {"reasoning_tokens": _count(usage.get("output_tokens_details"), "reasoning_tokens")},
+        "output_tokens_details": {"reasoning_tokens": reasoning},
         "total_tokens": sent + sampled,
     }
+
+
+def _counts(usage: Mapping[str, Any], sides: Sequence[str], detail: str) -> tuple[int, int]:
+    """Return the tokens of one side, by the name that the server's protocol has for it, and those of a detail."""
+    side = next((name for name in sides if f"{name}_tokens" in usage), sides[0])
+    return _count(usage, f"{side}_tokens"), _count(usage.get(f"{side}_tokens_details"), detail)
 
 
 def sum_of(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -54,6 +54,7 @@ class Upstream:
     secure: bool
     authority: bytes
     path: bytes
+    v1_is_base: bool  # in a sandbox, /v1 stands for the base URL
     credentials: tuple[Header, ...] = field(repr=False)
 
     @classmethod
@@ -67,7 +68,8 @@ class Upstream:
             port=url.port or (443 if secure else 80),
             secure=secure,
             authority=url.netloc.encode("ascii"),
-            path=url.path.rstrip("/").encode("ascii"),
+            path=(path := url.path.rstrip("/").encode("ascii")),
+            v1_is_base=provider.protocol != "anthropic" or path.endswith(b"/v1"),
             credentials=_credentials(provider.protocol, url.hostname, provider.api_key.encode()),
         )
 
@@ -79,7 +81,7 @@ class Upstream:
     def target(self, inside: bytes) -> bytes:
         """Return the target at the server for a target inside a sandbox. Raises RefusedTarget."""
         plain_path(inside)
-        if self.path.endswith(b"/v1") and inside.startswith(b"/v1/"):
+        if self.v1_is_base and inside.startswith(b"/v1/"):
             inside = inside[3:]  # base URLs of the Messages protocol are written with and without it
         return self.path + inside
 

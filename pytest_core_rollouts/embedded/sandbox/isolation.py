@@ -179,8 +179,10 @@ class Isolation:
     def reachable(self, path: Path) -> Path:
         """Return `path`, a program or a folder of programs, or a copy that the sandboxes' uid can reach.
 
-        Blocks. Each copy is made once, with hard links if the file system allows them.
+        Blocks. Each copy is made once, with hard links if the file system allows them. Raises MountRefused if a sandbox
+        may not show it.
         """
+        self._programs.hidden.check([(path, "")], self.folder)
         path = path.resolve()
         readable = path.stat().st_mode & stat.S_IROTH
         if not self.drops_uid or (readable and is_reachable(path if path.is_dir() else path.parent)):

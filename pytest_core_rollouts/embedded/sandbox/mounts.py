@@ -48,27 +48,28 @@ class Hidden:
         secret = {*real_names([*private, *_keys()], shown)}
         return cls(frozenset({*real_names([*hidden, *always], shown), *secret}), frozenset(secret))
 
-    def check(self, binds: Iterable[tuple[Path, str]], allowed: Path) -> list[tuple[str, str]]:
+    def check(self, binds: Iterable[tuple[Path, str]], allowed: Path | None = None) -> list[tuple[str, str]]:
         """Return the binds with their real sources. What is in `allowed` is not checked. Raises MountRefused."""
         checked = []
         for source, target in binds:
             real = os.path.realpath(source)
-            if not is_under(real, str(allowed)):
+            if allowed is None or not is_under(real, str(allowed)):
                 self._check(source, real)
             checked.append((real, target))
         return checked
 
     def _check(self, source: Path, real: str) -> None:
+        for place in sorted(self.private):
+            if is_under(real, place):
+                raise MountRefused(
+                    f"{source}: a sandbox can't show it, because it lies in {place}, among tasks, results, captures "
+                    "or keys; move it out of there"
+                )
         for place in sorted(self.places):
             if is_under(place, real):
                 raise MountRefused(
                     f"{source}: a sandbox can't show it, because it holds {place}, which must stay hidden; "
                     "name a smaller folder"
-                )
-            if place in self.private and is_under(real, place):
-                raise MountRefused(
-                    f"{source}: a sandbox can't show it, because it lies in {place}, among tasks, results, captures "
-                    "or keys; move it out of there"
                 )
 
 

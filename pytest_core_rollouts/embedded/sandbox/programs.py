@@ -6,7 +6,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,8 +49,8 @@ def find_programs(folder: Path, *, hidden: Sequence[Path], private: Sequence[Pat
     """
     prefix = os.path.realpath(sys.base_prefix)
     python = Root(prefix, prefix)
-    roots = [Root(path, path) for path in ("/usr", "/usr/local") if os.path.realpath(path) == path]
-    found = Hidden.find([*hidden, *own_packages()], private, [prefix, *(root.source for root in roots)])
+    roots = _system_roots()
+    found = find_hidden(hidden, private)
     search = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     if not is_under(prefix, "/usr"):
         if any(is_under(prefix, place) for place in _SANDBOX_PLACES):
@@ -69,6 +69,16 @@ def find_programs(folder: Path, *, hidden: Sequence[Path], private: Sequence[Pat
     _write_etc(folder / "etc")
     own = [part for name in _ETC for part in ("--ro-bind", str(folder / "etc" / name), f"/etc/{name}")]
     return Programs((*shown, *links, *own), search, found)
+
+
+def find_hidden(hidden: Iterable[Path], private: Iterable[Path]) -> Hidden:
+    """Return what no sandbox may show: these places and those that are always hidden."""
+    shown = [os.path.realpath(sys.base_prefix), *(root.source for root in _system_roots())]
+    return Hidden.find([*hidden, *own_packages()], private, shown)
+
+
+def _system_roots() -> list[Root]:
+    return [Root(path, path) for path in ("/usr", "/usr/local") if os.path.realpath(path) == path]
 
 
 def own_packages() -> list[Path]:
@@ -125,9 +135,11 @@ def _copy_python(prefix: Path, folder: Path, hidden: Hidden) -> Path:
     _share(executable, folder / "bin" / version)
     for name in ("python3", "python"):
         (folder / "bin" / name).symlink_to(version)
-    _share_tree(prefix / "lib" / version, folder / "lib" / version, hidden.places)
-    for library in (prefix / "lib").glob("*.so*"):
-        _share(library, folder / "lib" / library.name)
+    library = prefix / "lib" / version
+    left_out = {*_UNSHARED, *(path.name for path in library.glob("config-*"))}
+    _share_tree(library, folder / "lib" / version, left_out, hidden.places)
+    for shared in (prefix / "lib").glob("*.so*"):
+        _share(shared, folder / "lib" / shared.name)
     for parent, folders, _ in os.walk(folder):
         for name in (".", *folders):
             os.chmod(os.path.join(parent, name), 0o755)  # noqa: PTH101, PTH118
@@ -138,7 +150,7 @@ def share(source: Path, target: Path) -> None:
     """Copy the file or folder `source` to `target`, where any user may read and run it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        _share_tree(source, target, frozenset())
+        _share_tree(source, target)
         for parent, folders, _ in os.walk(target):
             for name in (".", *folders):
                 os.chmod(os.path.join(parent, name), 0o755)  # noqa: PTH101, PTH118
@@ -146,14 +158,16 @@ def share(source: Path, target: Path) -> None:
         _share(source, target)
 
 
-def _share_tree(source: Path, target: Path, hidden: frozenset[str]) -> None:
+def _share_tree(
+    source: Path, target: Path, left_out: Collection[str] = (), hidden: Collection[str] = frozenset()
+) -> None:
     target.mkdir(parents=True)
     with os.scandir(source) as entries:
         for entry in entries:
-            if entry.name in _UNSHARED or entry.name.startswith("config-") or entry.path in hidden:
+            if entry.name in left_out or entry.path in hidden:
                 continue
             if entry.is_dir(follow_symlinks=False):
-                _share_tree(Path(entry.path), target / entry.name, hidden)
+                _share_tree(Path(entry.path), target / entry.name, left_out, hidden)
             else:
                 _share(Path(entry.path), target / entry.name)
 
