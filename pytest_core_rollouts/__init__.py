@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from pytest_core_rollouts.rollout.attempts import Outcome as Outcome
     from pytest_core_rollouts.tasks.files import InputFile as InputFile
     from pytest_core_rollouts.tasks.files import TaskError as TaskError
+    from pytest_core_rollouts.tasks.harness_file import HarnessError as HarnessError
+    from pytest_core_rollouts.tasks.harness_file import HarnessFile as HarnessFile
+    from pytest_core_rollouts.tasks.harness_file import load_harness as load_harness
     from pytest_core_rollouts.tasks.matrix import Agent as Agent
     from pytest_core_rollouts.tasks.matrix import MatrixError as MatrixError
     from pytest_core_rollouts.tasks.matrix import Rollout as Rollout
@@ -54,6 +57,8 @@ _MODULES = {
     "Grade": "grading.answers",
     "GraderFailed": "grading.threads",
     "Group": "engine.runs",
+    "HarnessError": "tasks.harness_file",
+    "HarnessFile": "tasks.harness_file",
     "InputFile": "tasks.files",
     "MatrixError": "tasks.matrix",
     "Network": "tasks.task_settings",
@@ -71,6 +76,7 @@ _MODULES = {
     "Xfail": "tasks.task_settings",
     "advantages": "training.groups",
     "grade_answer": "grading.answers",
+    "load_harness": "tasks.harness_file",
     "load_task": "tasks.task",
     "load_tasks": "tasks.task",
     "read_records": "records.rows",

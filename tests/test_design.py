@@ -72,9 +72,10 @@ INSIDE = {
         "events requests environment bodies errors turns harnesses harnesses.claude_sdk harnesses.codex "
         "harnesses.command harnesses.traffic harnesses.native harnesses.nop_and_oracle harnesses.base "
         "installed model model.proxy model.channel model.exchange model.failures model.reply_mask "
-        "model.streams model.tokens model.upstream model_provider sandbox sandbox.sandbox sandbox.process sandbox.isolation "
-        "sandbox.bubblewrap sandbox.programs sandbox.mounts hidden sandbox.seccomp sandbox.watch "
-        "sandbox.cgroups sandbox.usage sandbox.files sandbox.limits sandbox.namespaces trajectory ids descriptors"
+        "model.streams model.tokens model.upstream model_provider sandbox sandbox.sandbox "
+        "sandbox.process sandbox.isolation sandbox.bubblewrap sandbox.programs sandbox.mounts hidden "
+        "sandbox.seccomp sandbox.watch sandbox.cgroups sandbox.usage sandbox.files "
+        "sandbox.limits sandbox.namespaces trajectory ids descriptors"
     ),
 }
 """The modules of each room from the top down: a module imports only those that stand after it.

@@ -60,7 +60,8 @@ OPTIONS: Final = (
         "harness",
         "NAME",
         "Agent program to run: default (the deployment's), codex, claude_sdk, mcode; on the embedded Core codex, "
-        "claude_sdk, oracle, nop. Default: default; on the embedded Core oracle.",
+        "claude_sdk, oracle, nop, or the path of a harness file (./mini.yaml). Default: default; on the embedded Core "
+        "oracle.",
         bare="--harness",
     ),
     _list(
