@@ -27,7 +27,7 @@ Words such as rollout, attempt and group are explained in the [glossary](glossar
 
 SECTIONS = {
     "Tasks": ("Task", "load_task", "load_tasks", "InputFile", "Network", "Xfail", "TaskError"),
-    "Agents and rollouts": ("Agent", "Rollout", "MatrixError"),
+    "Agents and rollouts": ("Agent", "load_harness", "HarnessFile", "HarnessError", "Rollout", "MatrixError"),
     "Running": ("Engine", "Run", "Group", "Outcome", "RunEnded", "CoreError", "CoreUnreachable"),
     "Grading": ("Answer", "Grade", "Reason", "Tolerance", "grade_answer", "run_in_sandbox", "GraderFailed"),
     "Results": ("RolloutRecord", "read_records", "RecordsError"),
