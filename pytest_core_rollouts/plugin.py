@@ -104,11 +104,12 @@ def pytest_collection_modifyitems(
 ) -> Generator[None, object, object]:
     if not activation.rollouts_requested(config):
         return (yield)
-    from pytest_core_rollouts.collecting import collect, selection
+    from pytest_core_rollouts.collecting import collect, selection, shards
 
     collect.keep_one_of_each(config, items)
     found = [*items]
     result = yield
+    shards.keep_shard(session, items)
     selection.note_found(session, found, items)
     return result
 

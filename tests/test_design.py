@@ -50,7 +50,7 @@ INSIDE = {
         "__init__ session_plugin pytest_files ending completion_order workers session_run gates project "
         "sharding shared_folder display signals"
     ),
-    "collecting": "__init__ generated selection collect explain nodeids inactive task_data",
+    "collecting": "__init__ generated selection shards collect explain nodeids inactive task_data",
     "options": "__init__ settings activation agents agent_file values declared",
     "engine": "__init__ engine parts core_access pool preflight replay runs store caps resume",
     "rollout": (

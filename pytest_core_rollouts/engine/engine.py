@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -365,9 +365,18 @@ class Engine:
             for show_again in self._show_again:
                 show_again()
 
-    def sweep(self, run_id: str, *, since: float, seconds: float, spare: str | None = None) -> Sweep:
+    def sweep(
+        self,
+        run_id: str,
+        *,
+        since: float,
+        seconds: float,
+        spare: str | None = None,
+        rollouts: Container[str] | None = None,
+    ) -> Sweep:
         """Delete the Sessions that are left of a run. See `rollout.session_deletion.sweep`."""
-        return run_in_thread(sweep(self.parts.core.connect, run_id, since=since, seconds=seconds, spare=spare))
+        connect = self.parts.core.connect
+        return run_in_thread(sweep(connect, run_id, since=since, seconds=seconds, spare=spare, rollouts=rollouts))
 
     def __enter__(self) -> Engine:
         return self

@@ -61,11 +61,13 @@ class RowStore:
         self._masker = Masker(())
         self._secrets: frozenset[str] = frozenset()
         self._plans: dict[str, Plan] = {}
+        self._split: str | None = None
         # An agent's program may have its key from elsewhere, so they are masked whether this run uses them or not.
         self.mask([value for name in RUN_KEYS if (value := os.environ.get(name))])
 
-    def set_plan(self, run_id: str, planned: Plan) -> None:
-        """Set what the rows of a run record in `planned`. An empty plan is forgotten."""
+    def set_plan(self, run_id: str, planned: Plan, split: str | None = None) -> None:
+        """Set what the rows of a run record in `planned` and `split`. An empty plan is forgotten."""
+        self._split = split
         if planned:
             self._plans[run_id] = planned
         else:
@@ -110,7 +112,7 @@ class RowStore:
         if self._hide_expected:
             record = replace(record, reasons=hide_reasons(record.reasons))
         planned = self._plans.get(record.run_id, {}).get((str(record.agent["slug"]), record.task), {})
-        record = replace(record, planned={**planned, **record.planned})
+        record = replace(record, planned={**planned, **record.planned}, split=self._split)
         try:
             if self.path is not None:
                 self._append(self.path, record, sync=ran)

@@ -83,7 +83,12 @@ OPTIONS: Final = (
     _list("task", "ID", "Run only the task with exactly this id, which is its folder's path below the tasks folder."),
     _value("timeout", "S", "Seconds that a rollout may take, including sandbox preparation. Default: 900."),
     _value("concurrency", "N", "Rollouts in flight per process. Default: 4; with -n: 1 in each worker."),
-    _value("out", "PATH", "JSONL file that gets one line per finished rollout. Default: runs/<run_id>.jsonl."),
+    _value(
+        "out",
+        "PATH",
+        "JSONL file that gets one line per finished rollout. Default: runs/<run_id>.jsonl, "
+        "or runs/<run_id>.shard-I-of-N.jsonl.",
+    ),
     _value("report", "PATH", "Also write the report as Markdown to this file."),
     _value("html", "PATH", "Write the HTML report, with every trajectory, to this file. Requires the extra `report`."),
     _value("html-items", "N", "Keep N Items of each trajectory in the HTML report, from both ends. Default: all."),
@@ -111,6 +116,14 @@ OPTIONS: Final = (
         "PATH",
         "Resume the run in this JSONL (the newest one, or PATH::RUN_ID): keep finished rollouts, run the rest.",
     ),
+    _value(
+        "shard",
+        "I/N",
+        "Run only shard I of N of a run, such as 2/3. Requires --rollout-run, the same in all shards; "
+        "`report shard*.jsonl --gate EXPR` judges them together.",
+    ),
+    _value("run", "ID", "Id of this run: 1 to 40 of A-Z a-z 0-9 -. Default: made from the time."),
+    _value("plan-from", "PATH", "JSONL of an earlier run, by whose durations shards get the same amount of work."),
     _value("max-time", "S", "Stop starting rollouts after this time: seconds, 90m or 2h. Default: no limit."),
     _value("max-tokens", "N", "Stop starting rollouts once this many tokens are used. Default: no limit."),
     _value(

@@ -78,6 +78,12 @@ class Settings:
     """Rows to grade again; then no agent runs."""
     resume: Resumed | None = None
     """The run to resume; None in xdist workers, which get it from their controller."""
+    run_id: str | None = None
+    """The id that the user gave the run."""
+    shard: tuple[int, int] | None = None
+    """The number of this shard, from 1, and how many there are."""
+    plan_from: Path | None = None
+    """JSONL of an earlier run, for the durations of rollouts."""
     max_time: float | None = None
     """Seconds after which no further rollout starts."""
     max_tokens: int | None = None
@@ -162,7 +168,10 @@ def read_settings(config: pytest.Config) -> Settings:
         report=_report(values),
         html=_html(values),
         html_items=values.one("html-items", option_values.positive_integer, None),
-        gates=_gates(values),
+        gates=_gates(values) if values.text("shard") is None else _gates_of_shard(values, config),
+        run_id=_run_id(values),
+        shard=_shard(values),
+        plan_from=_plan_from(values),
         baseline=values.path("baseline"),
         allow_errors=values.one("allow-errors", option_values.allowed_errors, None),
         allow_missing=values.switch("allow-missing"),
@@ -235,6 +244,48 @@ def _gates(values: OptionValues) -> tuple[Gate, ...]:
                 f"{values.shown('gate')} {gate.expression}: requires a baseline; add --rollout-baseline PATH"
             )
     return gates
+
+
+def _gates_of_shard(values: OptionValues, config: pytest.Config) -> tuple[Gate, ...]:
+    """A shard only collects: a part of the rollouts decides nothing. Gates of the ini file are for the whole run."""
+    if config.getoption(BY_NAME["gate"].dest) is not None:
+        for gate in values.each("gate", option_values.gate):
+            if gate.expression != "none":
+                raise pytest.UsageError(
+                    f"{values.shown('gate')} {gate.expression}: a shard judges no gate; remove it, and judge all "
+                    f"shards with python -m pytest_core_rollouts report --gate '{gate.expression}' FILES"
+                )
+    return (parse_gate("none"),)
+
+
+def _run_id(values: OptionValues) -> str | None:
+    run_id = values.one("run", option_values.run_id, None)
+    for name in ("resume", "replay"):
+        if run_id is not None and values.path(name) is not None:
+            raise pytest.UsageError(
+                f"{values.shown('run')}: can't be combined with --rollout-{name}; remove one of them"
+            )
+    return run_id
+
+
+def _shard(values: OptionValues) -> tuple[int, int] | None:
+    shard = values.one("shard", option_values.shard, None)
+    if shard is None:
+        return None
+    if values.path("replay") is not None:
+        raise pytest.UsageError(f"{values.shown('shard')}: can't be combined with --rollout-replay; remove one of them")
+    if values.text("run") is None and values.path("resume") is None:
+        raise pytest.UsageError(
+            f"{values.shown('shard')}: requires --rollout-run ID, the same in all shards, such as the id of the CI run"
+        )
+    return shard
+
+
+def _plan_from(values: OptionValues) -> Path | None:
+    path = values.path("plan-from")
+    if path is not None and not path.is_file():
+        raise pytest.UsageError(f"{values.shown('plan-from')}: there is no file {path}")
+    return path
 
 
 def _replay(values: OptionValues, config: pytest.Config) -> Replay | None:

@@ -209,6 +209,20 @@ def model_params(text: str) -> dict[str, Any]:
     return params
 
 
+def shard(text: str) -> tuple[int, int]:
+    """Return the number of the shard, from 1, and how many there are."""
+    match = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", text, re.ASCII)
+    if match is None or int(match[1]) > int(match[2]):
+        raise ValueError(f"expected I/N, such as 2/3 for the second of three, got {text!r}")
+    return int(match[1]), int(match[2])
+
+
+def run_id(text: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9-]{1,40}", text, re.ASCII) is None:
+        raise ValueError(f"expected 1 to 40 of A-Z a-z 0-9 -, got {text!r}")
+    return text
+
+
 def label(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]{0,31}", key):

@@ -304,6 +304,14 @@ class RolloutRecord:
             "messages",
         ),
     )
+    split: str | None = field(
+        default=None,
+        metadata=_column(
+            "SHA-256 (hex) of how the run was divided into shards, equal in all of them; null if it was not",
+            (*_TEXT, *_OR_NONE),
+            "nothing",
+        ),
+    )
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

@@ -231,12 +231,16 @@ def file_order(path: Path, records: Iterable[RolloutRecord]) -> tuple[str, int, 
 
 
 def require_agreement(rows: Iterable[tuple[Path, RolloutRecord]]) -> None:
-    """Raise RecordsError if two files have different rewards for the same work of one rollout.
+    """Raise RecordsError if files can't be merged: two have different rewards for the same work of one rollout, or are
+    shards of one run that was divided in different ways.
 
     Otherwise the figures would depend on the order of the files. Within a file the first graded row counts.
     """
     found: dict[tuple[str, str], tuple[Path, float]] = {}
+    splits: dict[str, dict[Path, set[str]]] = {}
     for path, record in rows:
+        if record.split is not None:
+            splits.setdefault(record.run_id, {}).setdefault(path, set()).add(record.split)
         if record.reward is None:
             continue
         first, reward = found.setdefault((record.rollout_id, record.work), (path, record.reward))
@@ -245,6 +249,14 @@ def require_agreement(rows: Iterable[tuple[Path, RolloutRecord]]) -> None:
                 f"{first} and {path} contradict each other: rollout {record.rollout_id} has the rewards {reward:g} and "
                 f"{record.reward:g}; leave out one of the files"
             )
+    for run_id, of_files in splits.items():
+        (first, known), *others = of_files.items()
+        for path, other in others:
+            if not known & other:
+                raise RecordsError(
+                    f"{first} and {path} are shards of run {run_id} that was divided in different ways; run all shards "
+                    "with the same tasks, agents, samples, number of shards and --rollout-plan-from"
+                )
 
 
 class EffectiveRow(NamedTuple):

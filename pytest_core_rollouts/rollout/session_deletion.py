@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from itertools import cycle
 from typing import TYPE_CHECKING
@@ -80,12 +80,13 @@ async def sweep(
     seconds: float,
     before: float | None = None,
     spare: str | None = None,
+    rollouts: Container[str] | None = None,
 ) -> Sweep:
     """Delete every Session of a run within `seconds`.
 
-    Only Sessions created from `since` to `before` (Unix times of our clock; None: no limit) are deleted.
-    If `spare` is given, it is the reason why they are only named. Never raises AgentsAPIError: the Sweep names what
-    could not be listed or deleted.
+    Only Sessions created from `since` to `before` (Unix times of our clock; None: no limit) are deleted, and only those
+    of `rollouts`, given by their ids, if that is set. If `spare` is given, it is the reason why they are only named.
+    Never raises AgentsAPIError: the Sweep names what could not be listed or deleted.
     """
     found = Sweep()
     deadline = time.monotonic() + seconds
@@ -97,7 +98,10 @@ async def sweep(
             created = (session.get("created_at") or time.time()) - (client.server_ahead or 0.0)  # by our clock
             if since is not None and created < since:
                 break  # the list is sorted, newest first
-            if (session.get("metadata") or {}).get("run_id") != run_id:
+            metadata = session.get("metadata") or {}
+            if metadata.get("run_id") != run_id:
+                continue
+            if rollouts is not None and metadata.get("rollout_id") not in rollouts:
                 continue
             if before is not None and created > before:
                 found.kept += 1

@@ -46,7 +46,8 @@ class Ending:
     @property
     def green(self) -> bool:
         """Whether the rollouts as a whole give no reason to fail the session."""
-        return not self.not_run and not self.problems and self.judged.passed
+        complete = not (self.run.settings.shard and self.incomplete)
+        return not self.not_run and not self.problems and self.judged.passed and complete
 
     def write(self, terminal: pytest.TerminalReporter, warnings: list[str]) -> None:
         """Write the table, what is missing or left behind, the verdicts of gates, and where the rows are."""
@@ -64,7 +65,7 @@ class Ending:
             terminal.write_line(line)
         for judgment in self.judged.judgments:
             terminal.write_line(one_line(str(judgment)), red=not judgment.passed, green=bool(judgment.passed))
-        for hint in filter(None, (self._hint(), self._resume())):
+        for hint in filter(None, (self._hint(), self._shard(), self._resume())):
             terminal.write_line(hint)
         here = config.invocation_params.dir
         if self.html is not None:
@@ -91,6 +92,14 @@ class Ending:
         if self.run.settings.soft or self.summary.samples[1] < 2 or self.summary.solved == self.summary.graded:
             return None
         return "every rollout had to solve its task; use --rollout-gate to judge the run as a whole"
+
+    def _shard(self) -> str | None:
+        if (shard := self.run.settings.shard) is None:
+            return None
+        return (
+            f"shard {shard[0]} of {shard[1]}: gates judge all shards together: "
+            f"python -m pytest_core_rollouts report --gate EXPR {one_line(str(self.run.out))} ..."
+        )
 
     @property
     def _collects(self) -> bool:
@@ -122,7 +131,11 @@ def finish(run: SessionRun) -> Ending:
     ending = Ending(run)
     if run.may_have_sessions:
         ending.swept = run.engine.sweep(
-            run.run_id, since=_began(run) - 60, seconds=_sweep_seconds(run), spare=_spare(run)
+            run.run_id,
+            since=_began(run) - 60,
+            seconds=_sweep_seconds(run),
+            spare=_spare(run),
+            rollouts=None if run.settings.shard is None else frozenset(run.selected),  # others run elsewhere
         )
     run.close()
     if run.store.failure is not None:

@@ -99,7 +99,9 @@ def _is_as_before(score: TaskScore, agent: AgentScore, task: Task | None) -> boo
 
 
 def _taken_out(run: SessionRun) -> Iterator[str]:
-    if taken_out := run.found.taken_out:
+    if (shard := run.settings.shard) is not None:
+        yield f"shard {shard[0]} of {shard[1]}: {len(run.selected)} of {counted(run.planned_rollouts, 'rollout')}"
+    elif taken_out := run.found.taken_out:
         tasks = sorted({task for task, _, _ in taken_out})
         consequence = "" if run.settings.allow_missing else "; no gate passes without them (--rollout-allow-missing)"
         yield (
@@ -143,6 +145,8 @@ class GateResults:
 def judge_run(run: SessionRun, summary: Summary) -> GateResults:
     """Evaluate the gates, if there are any, and compare with the baseline."""
     settings = run.settings
+    if settings.shard is not None:
+        return GateResults()
     results = GateResults(comparisons=comparisons(summary, run.baseline))
     if (
         settings.soft or settings.allow_errors is not None

@@ -58,7 +58,8 @@ def header(config: pytest.Config) -> str | None:
     if run is None:
         return None
     assert isinstance(run, SessionRun)
-    return f"rollouts: run {run.run_id}, results in {shown(run.out, config)}"
+    shard = "" if run.settings.shard is None else ", shard {} of {}".format(*run.settings.shard)
+    return f"rollouts: run {run.run_id}{shard}, results in {shown(run.out, config)}"
 
 
 def existing_roots(settings: Settings, sources: Sequence[Path] = ()) -> list[str]:
@@ -269,6 +270,8 @@ class SessionPlugin:
         elif self.worker.is_orphan:
             mute_output()
         self.run.stop("the session ended")
+        if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.run.settings.shard is not None:
+            session.exitstatus = pytest.ExitCode.OK  # there are more shards than groups: this one has nothing to do
         if self.worker is not None:
             self.worker.close()
         if not self.run.is_worker and (self.run.ready or self._all_skipped(session.exitstatus)):

@@ -18,6 +18,7 @@ import pytest
 
 from pytest_core_rollouts.collecting.collect import ResultSource, RolloutItem
 from pytest_core_rollouts.collecting.selection import NOTHING_LEFT_OUT, Collected
+from pytest_core_rollouts.collecting.shards import split_key
 from pytest_core_rollouts.embedded.hidden import Places
 from pytest_core_rollouts.engine.caps import Caps
 from pytest_core_rollouts.engine.core_access import CoreAccess, CoreError, CoreUnreachable, EmbeddedOptions
@@ -55,7 +56,9 @@ class SessionRun(ResultSource):
         self.settings = settings
         self.is_worker = hasattr(config, "workerinput")
         self.resumed = _resumed_rows(given) if given else settings.resume
-        self.run_id: str = given.get("run_id") or (self.resumed.run_id if self.resumed else new_run_id())
+        self.run_id: str = given.get("run_id") or (
+            self.resumed.run_id if self.resumed else settings.run_id or new_run_id()
+        )
         self.out = Path(given["out"]) if given else self._default_out()
         self.started_at, self.started = datetime.now(timezone.utc), time.monotonic()
         self._link: WorkerLink = link or NoLink()
@@ -120,7 +123,8 @@ class SessionRun(ResultSource):
     def _default_out(self) -> Path:
         if self.resumed is not None:
             return self.resumed.path
-        return self.settings.out or self.config.rootpath / "runs" / f"{self.run_id}.jsonl"
+        shard = "" if self.settings.shard is None else ".shard-{}-of-{}".format(*self.settings.shard)
+        return self.settings.out or self.config.rootpath / "runs" / f"{self.run_id}{shard}.jsonl"
 
     # ---- before the first rollout
 
@@ -161,7 +165,8 @@ class SessionRun(ResultSource):
             identity = agent.harness, agent.model, agent.name
             self.agent_tasks[identity] = self.agent_tasks.get(identity, frozenset()) | {task_id}
         self.planned = count_planned((agent.slug, task_id) for task_id, agent, _ in planned)
-        self.store.set_plan(self.run_id, self.planned)
+        split = self.config.stash.get(split_key, None)
+        self.store.set_plan(self.run_id, self.planned, None if split is None else split.digest)
         if not self.selected:
             return
         tasks = self._load_tasks(task_of)
@@ -170,6 +175,7 @@ class SessionRun(ResultSource):
         if self.is_worker:
             self.ready = True
             return
+        self._refuse_known_rows()
         self.baseline = gates.load_and_check(self)
         self.preflight_lines = list(gates.preflight_lines(self, task_of))
         if self.needs_core and (fewer := affordable(self.concurrency)) < self.concurrency:
@@ -185,6 +191,20 @@ class SessionRun(ResultSource):
         self._prepare_engine(tasks, places)
         self.out.parent.mkdir(parents=True, exist_ok=True)
         self.out.touch()  # a run that is killed before its first row can still be resumed
+
+    def _refuse_known_rows(self) -> None:
+        """Raise pytest.UsageError if the file has rows of a run of this name: they would be counted twice."""
+        if self.settings.run_id is None or not self.out.exists():
+            return
+        try:
+            is_known = next(self.store.rows(self.run_id), None) is not None
+        except RecordsError as error:
+            raise pytest.UsageError(str(error)) from None
+        if is_known:
+            raise pytest.UsageError(
+                f"--rollout-run: {self.out} has rows of run {self.run_id} already; continue that run with "
+                f"--rollout-resume {self.out}, or choose another id"
+            )
 
     def _load_tasks(self, task_of: Callable[[str], Task | None]) -> dict[str, Task]:
         """Return the selected tasks by id; none in a controller that does not start a Core.

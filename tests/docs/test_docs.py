@@ -292,10 +292,10 @@ def test_yaml_settings_are_valid() -> None:
 
 def test_workflows_are_valid_yaml_and_run_the_tasks() -> None:
     workflows = [block.text for block in blocks((ROOT / "docs" / "ci.md").read_text()) if block.language == "yaml"]
-    assert len(workflows) == 5
+    assert len(workflows) == 6
     for workflow in workflows:
         assert yaml.safe_load(workflow)
-    assert json.dumps([yaml.safe_load(workflow) for workflow in workflows], default=str).count("pytest tasks") == 5
+    assert json.dumps([yaml.safe_load(workflow) for workflow in workflows], default=str).count("pytest tasks") == 6
 
 
 def test_workflows_hide_expected_values_and_have_few_permissions() -> None:
@@ -304,10 +304,13 @@ def test_workflows_hide_expected_values_and_have_few_permissions() -> None:
     runs = [line for workflow in workflows for line in strings_of(workflow) if line.startswith("pytest ")]
     assert all("--rollout-hide-expected" in command for command in runs)
     github = [workflow for workflow in workflows if isinstance(workflow, dict) and "jobs" in workflow]
-    assert len(github) == 3
+    assert len(github) == 4
     for workflow in github:
-        assert set(workflow["permissions"].values()) == {"read"}
-        assert set(workflow["permissions"]) <= {"contents", "actions"}
+        comments = workflow["name"] == "shards"
+        assert {name for name, access in workflow["permissions"].items() if access != "read"} == (
+            {"pull-requests"} if comments else set()
+        )
+        assert set(workflow["permissions"]) <= {"contents", "actions", "pull-requests"}
         steps = [step for job in workflow["jobs"].values() for step in job["steps"] if "uses" in step]
         assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", step["uses"]) for step in steps)
         for step in steps:
@@ -327,10 +330,13 @@ def test_workflow_commands_pass_in_order(reader: Reader) -> None:
         line for block in blocks(text) if block.language == "yaml" for line in strings_of(yaml.safe_load(block.text))
     ]
     chosen = [command for command in commands if command.startswith("pytest ")]
-    assert len(chosen) == 5
+    variables = {"${{ github.run_id }}": "42", "${{ matrix.shard }}": "1"}
+    for name, value in variables.items():
+        chosen = [command.replace(name, value) for command in chosen]
+    assert len(chosen) == 6
     for command in chosen:
         reader.type(command)
-    for name in ("pr.jsonl", "junit.xml", "main.jsonl", "main.html", "rollouts.jsonl", "rollouts.md"):
+    for name in ("pr.jsonl", "junit.xml", "main.jsonl", "main.html", "rollouts.jsonl", "rollouts.md", "shard-1.jsonl"):
         assert (reader.folder / "results" / name).stat().st_size > 0
 
 
