@@ -58,7 +58,7 @@ Turns in flight during an outage continue on the Core: the Turn list is polled a
 
 ## Throttled models
 
-A Turn that fails with `rate_limit_exceeded` or `server_overloaded` halves the number of rollouts in flight; of rollouts that were in flight together, only the first counts.
+A Turn that fails with `rate_limit_exceeded`, `server_overloaded` or `flex_unavailable` halves the number of rollouts in flight; of rollouts that were in flight together, only the first counts.
 Each Turn that ends otherwise raises the number again, by a tenth in all once every place has had a Turn.
 The next attempt of a throttled rollout waits 5 s, twice as long each further time, up to a minute, and for a free place.
 Rollouts that have not started come after it.

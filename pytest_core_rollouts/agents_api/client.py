@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Client"]
 
 T = TypeVar("T")
+ReadPage = Callable[[Call, Reply], tuple[list[dict[str, Any]], bool, str | None]]
+"""Returns the entries of a page, whether there are more, and the id of the last one."""
 
 SESSIONS = "/agents/sessions"
 MAX_JSON_BYTES = 64 * 1024 * 1024
@@ -143,9 +145,15 @@ class Client:
     # What a Session contains
 
     async def latest_turn(self, session_id: str) -> Turn | None:
-        """Return the newest Turn; None while the Session has none."""
+        """Return the newest Turn of the Session's own agent, not of a subagent; None while there is none."""
         call = Call("turns", "GET", f"{_path(session_id, 'turns')}?order=desc&limit=1")
         data, _, _ = await self._call(call, _page_of_turns)
+        if data and data[0].get("subagent_id") is not None:
+            path = _path(session_id, "turns")
+            async for turn in self._list("turns", path, order="desc", limit=PAGE_LIMIT, read=_page_of_turns):
+                if turn.get("subagent_id") is None:
+                    return cast(Turn, turn)
+            return None
         return cast(Turn, data[0]) if data else None
 
     async def list_turns(self, session_id: str, *, order: str = "asc", limit: int = PAGE_LIMIT) -> AsyncIterator[Turn]:
@@ -256,9 +264,11 @@ class Client:
         self.bytes_read += len(reply.body)
         return reply
 
-    async def _list(self, name: str, path: str, *, order: str, limit: int) -> AsyncIterator[dict[str, Any]]:
+    async def _list(
+        self, name: str, path: str, *, order: str, limit: int, read: ReadPage | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
         """Yield every entry once, over all pages, even if entries come and go meanwhile."""
-        read = page if name == "items" else _page_of_resources
+        read = read or (page if name == "items" else _page_of_resources)
         query = f"?order={order}&limit={max(1, min(limit, PAGE_LIMIT))}"
         seen: set[str] = set()
         cursors: set[str] = set()

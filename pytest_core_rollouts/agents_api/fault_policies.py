@@ -81,6 +81,19 @@ _KEY_IS_OURS = (
     "model that the agent asks for. That does not stop a run, because a Turn whose agent has used a tool is not a "
     "witness."
 )
+_ACCOUNT_IS_OURS = (
+    "It is the state of an account, which one agent can't change by much: it only spends what its own Turn costs. If a "
+    "Core lets an agent provoke it, that does not stop a run, because a Turn whose agent has used a tool is not a "
+    "witness."
+)
+_NO_CREDIT: Mapping[str, str] = {
+    "credit_balance_exhausted": "the account has no credit left",
+    "project_spend_limit_exceeded": "the project has reached its spending limit",
+    "organization_spend_limit_exceeded": "the organization has reached its spending limit",
+    "organization_usage_limit_exceeded": "the organization has reached its usage limit",
+    "billing_not_active": "the account's billing is not active",
+}
+"""Codes of OpenAI's service after which nothing more can be run, with what they mean."""
 _NO_AGENT_YET = (
     "Before the model's first reply, the request comes from the program and not from the agent. After it, the embedded "
     "Core reports agent_exited."
@@ -96,6 +109,7 @@ RESPONSE_FAULTS: Mapping[str, FaultPolicy] = {
     "401": _response("the API key is wrong", stops=True),
     "401 invalid_api_key": _response("the API key is wrong", stops=True),
     "403": _response("the API key lacks permission", stops=True),
+    "404 model_not_found": _response("the model does not exist, or this key may not use it", stops=True),
     "404 create": _response("the request names something that does not exist"),
     "404 not_found_error": _response("someone else deleted the Session", attempt=True),
     "404": _response("someone else deleted the Session", attempt=True),
@@ -106,6 +120,8 @@ RESPONSE_FAULTS: Mapping[str, FaultPolicy] = {
     ),
     "409": _response("the Session is busy", attempt=True),
     "413 request_too_large": _response("the task's files or its instruction are too large"),
+    "429 insufficient_quota": _response("the account has no credit left, or has reached a limit", stops=True),
+    **{f"429 {code}": _response(what, stops=True) for code, what in _NO_CREDIT.items()},
     "429": _response("too many requests", Retry.WHILE_PATIENT, attempt=True),
     "4xx": _response("any other client error"),
     "500": _response("the server failed", Retry.WHILE_PATIENT, attempt=True),
@@ -125,6 +141,7 @@ TURN_FAULTS: Mapping[str, FaultPolicy] = {
     "content_filter": _caused_by_agent("a policy refused what the agent wrote"),
     "cyber_policy": _caused_by_agent("a policy refused what the agent did"),
     "policy_violation": _caused_by_agent("a policy refused what the agent did"),
+    "misalignment_policy_violation": _caused_by_agent("a policy refused what the agent did"),
     "refusal": _caused_by_agent("the model refused"),
     "outputs_rejected": _caused_by_agent("the agent left outputs that can't be captured"),
     "sandbox_limit_exceeded": _caused_by_agent("the agent exceeded the limits of its sandbox"),
@@ -135,6 +152,9 @@ TURN_FAULTS: Mapping[str, FaultPolicy] = {
     ),
     "server_overloaded": _turn(
         "the model is overloaded", attempt=True, throttles=True, agent="partly", because=_PROVOKED
+    ),
+    "flex_unavailable": _turn(
+        "the service tier flex has no capacity", attempt=True, throttles=True, agent="partly", because=_PROVOKED
     ),
     "authentication_error": _turn(
         "the model's key is wrong",
@@ -150,6 +170,10 @@ TURN_FAULTS: Mapping[str, FaultPolicy] = {
         agent="partly",
         because=_KEY_IS_OURS,
     ),
+    **{
+        code: _turn(what, stops=True, needs_witness=True, agent="partly", because=_ACCOUNT_IS_OURS)
+        for code, what in _NO_CREDIT.items()
+    },
     "invalid_request": _turn("the model's server rejected the request", because=_NO_AGENT_YET),
     "resource_not_found": _turn("the model does not exist", because=_NO_AGENT_YET),
     "executor_version_incompatible": _turn(

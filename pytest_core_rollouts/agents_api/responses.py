@@ -215,6 +215,10 @@ def _advice(
     if fault.status == 403:
         needed = f"the permissions {', '.join(permissions)}" if permissions else "this permission"
         return f"check that OPENAI_API_KEY has {needed} on {base_url}"
+    if fault.code == "model_not_found":
+        return f"check the model's name ({_model_of(call)}), and that the key's project may use it"
+    if fault.status == 429 and fault.policy.stops:
+        return "add credit or raise the limit of the key's account"
     if fault.status == 404 and call.is_collection:
         return _CHECK_URL
     if fault.status == 400 and call.name == "create":
@@ -227,6 +231,12 @@ def _advice(
     if fault.status in (502, 503, 504) and not from_core:
         return "a proxy in front of the Core can't reach it"
     return None
+
+
+def _model_of(call: Call) -> str:
+    """Return the model that a create asked for, for a message."""
+    agent = json.loads(call.body or b"{}").get("agent") or {}
+    return printable(repr(agent["model"]), 200) if "model" in agent else "the server's default"
 
 
 def _error_body(reply: Reply) -> dict[str, Any] | None:

@@ -30,6 +30,8 @@ WIRE_CODES = (
     *("server_overloaded", "cyber_policy", "connection_failed", "server_error", "authentication_error"),
     *("invalid_request", "resource_not_found", "sandbox_error", "executor_version_incompatible"),
     *("active_turn_not_steerable", "request_timeout", "internal_error"),
+    *("credit_balance_exhausted", "project_spend_limit_exceeded", "organization_spend_limit_exceeded"),
+    *("organization_usage_limit_exceeded", "billing_not_active", "flex_unavailable", "misalignment_policy_violation"),
 )
 """Every code that the official client's types list."""
 

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from pytest_core_rollouts.rollout import turn_watch
+from pytest_core_rollouts.tasks.matrix import Agent
 from tests.support.fake_core import FakeCore, Fault, Script
 from tests.support.rollouts import (
     RIGHT,
@@ -76,7 +77,15 @@ def test_a_turn_that_completes_while_it_is_cancelled_is_graded(answer: bytes, re
         assert only_session(core).deleted
 
 
-@pytest.mark.parametrize("code", ["context_length_exceeded", "max_output_tokens", "policy_violation"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "context_length_exceeded",
+        "max_output_tokens",
+        "policy_violation",
+        "misalignment_policy_violation",
+    ],
+)
 def test_what_the_agent_brought_upon_itself_is_a_failure(code: str) -> None:
     with FakeCore(
         script=lambda body: Script(turn_status="failed", error={"code": code, "message": "Too much."})
@@ -106,6 +115,34 @@ def test_a_failure_without_a_code_is_missing_data_too() -> None:
         ran = run(core, plan(retries=0))
         assert ran.verdict == ("failed", None)
         assert ran.record.error == "the Turn failed: no code: no message"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "advice"),
+    [
+        (404, "model_not_found", "check the model's name ('gpt-6-typo'), and that the key's project may use it"),
+        (429, "insufficient_quota", "add credit or raise the limit of the key's account"),
+        (429, "billing_not_active", "add credit or raise the limit of the key's account"),
+    ],
+)
+def test_a_create_that_no_rollout_can_make_stops_the_run_at_once(status: int, code: str, advice: str) -> None:
+    with FakeCore() as core:
+        core.fault = on("create", refused(status, "No.", code))
+        ran = run(core, plan(agent=Agent(model="gpt-6-typo"), retries=3))
+        assert ran.verdict == ("error", None)
+        assert ran.outcome.fatal is not None
+        assert ran.outcome.fatal.endswith(f"HTTP {status} {code}: No. [request id req_of_the_test]; {advice}")
+        assert core.counts == {"create": 1}
+
+
+def test_turns_of_subagents_are_not_the_agent_s() -> None:
+    """They are listed with the agent's own, and newer; one that has completed does not complete the rollout."""
+    usage = {"input_tokens": 7, "output_tokens": 2, "total_tokens": 9}
+    script = Script(turn_seconds=0.5, answer=RIGHT, usage=usage, subagents=3)
+    with FakeCore(script=lambda body: script) as core:
+        ran = run(core)
+        assert ran.verdict == ("completed", 1.0)
+        assert ran.record.usage == usage
 
 
 def test_a_function_result_that_nobody_can_give_is_a_failure_at_once() -> None:

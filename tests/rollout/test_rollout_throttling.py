@@ -99,16 +99,18 @@ def test_a_throttled_model_is_asked_by_fewer_until_all_have_their_result() -> No
         assert all(session.deleted for session in core.sessions.values())
 
 
-def test_the_attempt_after_a_throttled_one_waits() -> None:
+@pytest.mark.parametrize("code", ["rate_limit_exceeded", "flex_unavailable"])
+def test_the_attempt_after_a_throttled_one_waits(code: str) -> None:
     with FakeCore() as core:
-        scripted(core, THROTTLED, Script(answer=RIGHT))
+        throttled = Script(turn_status="failed", error={"code": code, "message": "Slow down."})
+        scripted(core, throttled, Script(answer=RIGHT))
         ran = run(core, plan(retries=1), adaptive_limit=AdaptiveLimit(first_pause=0.8, chance=lambda: 1.0))
         assert ran.verdict == ("completed", 1.0)
         first, second = core.sessions.values()
         assert second.history[0][0] - first.history[-1][0] >= 0.7
         assert ran.record.duration_s is not None
         assert ran.record.duration_s < 0.7, "the pause is not the agent's"
-        assert ran.record.notes == ["attempt 1: the Turn failed: rate_limit_exceeded: Slow down."]
+        assert ran.record.notes == [f"attempt 1: the Turn failed: {code}: Slow down."]
 
 
 def test_another_fault_makes_no_attempt_wait() -> None:
@@ -150,7 +152,13 @@ def test_a_run_that_is_halted_makes_no_further_attempt() -> None:
         assert len(core.sessions) == 1
 
 
-@pytest.mark.parametrize("code", ["authentication_error", "usage_limit_exceeded"])
+STOPPING = (
+    *("authentication_error", "usage_limit_exceeded", "credit_balance_exhausted", "project_spend_limit_exceeded"),
+    *("organization_spend_limit_exceeded", "organization_usage_limit_exceeded", "billing_not_active"),
+)
+
+
+@pytest.mark.parametrize("code", STOPPING)
 def test_a_model_that_two_rollouts_may_not_use_stops_the_run(code: str) -> None:
     script = Script(turn_status="failed", error={"code": code, "message": "No.\x1b[2J\r\n\u202e"}, turn_seconds=0.1)
     with FakeCore(script=lambda body: script) as core:
