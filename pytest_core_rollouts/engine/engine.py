@@ -572,14 +572,19 @@ class Engine:
         try:
             outcome = await self._runner.run(client.connected(), rollout, run._stop, maybe_begun=job.maybe_begun)
         except Exception as error:  # its row could not be saved, so its Session stays if it has an answer
-            run.warnings.append(f"the Session of {rollout.rollout_id} may be left behind: {error}")
+            self._warn(run, f"the Session of {rollout.rollout_id} may be left behind: {error}")
             raise
         finally:
             self._keys.pop(rollout.rollout_id, None)
-        run.warnings += outcome.warnings
+        for text in outcome.warnings:
+            self._warn(run, text)
         if outcome.fatal is not None:  # every other rollout would meet it too
             self._pool.halt(outcome.fatal)
         return outcome
+
+    def _warn(self, run: Run, text: str) -> None:
+        run.warnings.append(text)
+        self.parts.on_left_behind(text)
 
     def _is_graded_again(self, rollout: Rollout) -> bool:
         if self.parts.replay is not None:

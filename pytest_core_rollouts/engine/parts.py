@@ -69,6 +69,8 @@ class Parts:
     """An earlier run to be continued: its results are reused, or its answers graded again."""
     replay: Replay | None = None
     """Recorded rollouts to be graded again: nothing is run."""
+    on_left_behind: Callable[[str], None] = lambda text: None
+    """Called in the pool's thread with the name of each Session that could not be deleted, and the reason."""
     prepares: bool = True
     """Whether each submit prepares what it needs. False: the caller does, with `prepare`, in one of its processes."""
 

@@ -8,10 +8,12 @@ the same key, so that Core gives back a Session that a dead process left there i
 
 from __future__ import annotations
 
+import glob
 import shlex
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +26,8 @@ from pytest_core_rollouts.records.record import RecordsError, RecordsWarning, Ro
 from pytest_core_rollouts.records.rows import read_located, record_at
 from pytest_core_rollouts.tasks.matrix import RUN_ID, Chosen, Rollout, name_rollouts, slug
 
+_MARK = ".run"
+"""How the name of an empty file ends that names a run."""
 MASKED = "an answer can't be graded again, because a known secret was masked in it or in a kept file; it is run again"
 
 
@@ -61,11 +65,12 @@ class Resumed:
     def open(cls, path: Path, run_id: str | None = None) -> Resumed:
         """Read the rows of the run, or of the newest one in the file. Raises RecordsError.
 
-        A run that was killed before its first row left an empty file of its name.
+        A run that was killed before its first row left a file of its name, or a mark (see `mark_run`).
         """
         rows: dict[str, list[tuple[int, RolloutRecord]]] = {}
         if not path.is_file():
             raise RecordsError(f"{path}: there is no such file to resume")
+        marked = _marked_runs(path)
         newest = run_id
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", RecordsWarning)
@@ -75,12 +80,15 @@ class Resumed:
                     rows.clear()
                 if record.run_id == newest:
                     rows.setdefault(record.rollout_id, []).append((offset, slim(record)))
-        if run_id is not None and not rows:
+        if run_id is not None and not rows and run_id not in marked:
             raise RecordsError(f"{path}: holds no rows of run {run_id}")
+        if run_id is None and marked and (newest is None or marked[-1] > newest):
+            newest = marked[-1]
+            rows.clear()
         if newest is None and RUN_ID.fullmatch(path.stem):
             newest = path.stem
         if newest is None:
-            raise RecordsError(f"{path}: holds no rows, and its name tells no run; run without --rollout-resume")
+            raise RecordsError(f"{path}: holds no rows, and its name is not a run's; run without --rollout-resume")
         if newest != slug(newest, dots=False):  # folders of kept files are named by it, and the file may be foreign
             raise RecordsError(f"{path}: invalid run id {newest!r} in its rows; run without --rollout-resume")
         return cls(path, newest, rows, str(caught[-1].message) if caught else None)
@@ -142,6 +150,32 @@ class Resumed:
         """The row that is reused, but for its Items. Raises RecordsError."""
         assert verdict.offset is not None
         return replace(record_at(self.path, verdict.offset), items=None)
+
+
+def mark_run(path: Path, run_id: str) -> None:
+    """Name a run that has no row yet beside its JSONL, before its first Session, so that it can be resumed.
+
+    A file with the name of the run needs no mark. Raises OSError.
+    """
+    if path.stem != run_id:
+        _mark(path, run_id).touch()
+
+
+def unmark_run(path: Path, run_id: str) -> None:
+    """Remove the mark of a run: it has rows, so a mark that can't be removed changes nothing."""
+    with suppress(OSError):
+        _mark(path, run_id).unlink(missing_ok=True)
+
+
+def _marked_runs(path: Path) -> list[str]:
+    """Return the ids of the runs whose marks are beside the file, the newest last."""
+    names = (mark.name for mark in path.parent.glob(_mark(Path(glob.escape(path.name)), "*").name))
+    ids = (name.removesuffix(_MARK).rpartition(".")[2] for name in names)
+    return sorted(filter(RUN_ID.fullmatch, ids))
+
+
+def _mark(path: Path, run_id: str) -> Path:
+    return path.with_name(f".{path.name}.{run_id}{_MARK}")
 
 
 def changes(record: RolloutRecord, rollout: Rollout) -> list[str]:

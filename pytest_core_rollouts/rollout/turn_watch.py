@@ -34,7 +34,7 @@ from itertools import chain, repeat
 from types import NoneType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, FaultPolicy
+from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, DeadlinePassed, FaultPolicy
 from pytest_core_rollouts.agents_api.fault_policies import SessionFault, turn_fault_policy
 from pytest_core_rollouts.rollout.stopping import Stopped, cancel_and_wait
 
@@ -413,10 +413,18 @@ class TurnWatch:
             self.client.deadline = deadline
         try:
             await self._send_cancel()
-            if not await self._wait_cancelled(deadline):
-                self._note(f"the Turn had not ended {seconds:.2g} s after it was cancelled")
         except AgentsAPIError as error:
             self._note(f"the Turn could not be cancelled: {error}")
+            return
+        try:
+            ended = await self._wait_cancelled(deadline)
+        except DeadlinePassed:
+            ended = False
+        except AgentsAPIError as error:
+            self._note(f"the Turn was cancelled, but its status can't be read: {error}")
+            return
+        if not ended:
+            self._note(f"the Turn had not ended {seconds:.2g} s after it was cancelled")
 
     async def _send_cancel(self) -> None:
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_core_rollouts.engine.resume import unmark_run
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, slim_rows
 from pytest_core_rollouts.report.html import HtmlReport, HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import append_summary, markdown
@@ -49,7 +50,7 @@ class Ending:
         complete = not (self.run.settings.shard and self.incomplete)
         return not self.not_run and not self.problems and self.judged.passed and complete
 
-    def write(self, terminal: pytest.TerminalReporter, warnings: list[str]) -> None:
+    def write(self, terminal: pytest.TerminalReporter) -> None:
         """Write the table, what is missing or left behind, the verdicts of gates, and where the rows are."""
         config = self.run.config
         terminal.write_sep("=", "rollouts")
@@ -59,7 +60,7 @@ class Ending:
             for line in text.strip("\n").split("\n"):  # pytest escapes what a terminal lacks, line breaks too
                 terminal.write_line(line)
             terminal.write_line("")
-        for line in [*self.problems, *self._not_run(whole=terminal.verbosity > 0), *self._left_behind(warnings)]:
+        for line in [*self.problems, *self._not_run(whole=terminal.verbosity > 0), *self._left_behind()]:
             terminal.write_line(line, red=True)
         for line in self._notes():
             terminal.write_line(line)
@@ -80,11 +81,12 @@ class Ending:
         if len(self.not_run) > len(shown):
             yield f"not run: ... and samples of {len(self.not_run) - len(shown)} more (-v names all)"
 
-    def _left_behind(self, warnings: list[str]) -> Iterator[str]:
+    def _left_behind(self) -> Iterator[str]:
         yield from (f"left behind: Session {session_id}: {reason}" for session_id, reason in self.swept.left.items())
         if self.swept.problem is not None:
             yield f"Sessions may be left behind, and could not be listed: {self.swept.problem}"
-            yield from warnings
+            known = {*self.swept.left, *self.swept.deleted}
+            yield from (text for text in self.run.left_behind() if known.isdisjoint(text.split()))
         if self.swept.left or self.swept.problem is not None:
             yield f"to delete them: python -m pytest_core_rollouts reap {self.run.run_id}"
 
@@ -145,6 +147,8 @@ def finish(run: SessionRun) -> Ending:
         rows = list(slim_rows(_note_status(run.store.rows(run.run_id), seen)))
         graded = {row.rollout_id for row in rows if row.graded}
         ending.incomplete = any(rollout_id not in graded for rollout_id in run.selected)
+        if rows:
+            unmark_run(run.out, run.run_id)
         ending.summary = summarize(rows, planned=run.planned_rollouts)
         ending.judged = gates.judge_run(run, ending.summary)
     except RecordsError as error:

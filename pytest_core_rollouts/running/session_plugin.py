@@ -132,7 +132,6 @@ class SessionPlugin:
             signals.stop_on_sigterm(worker.terminate)
             run.config.pluginmanager.register(worker, "core-rollouts-worker")
         self.ending: ending.Ending | None = None
-        self.warnings: list[str] = []
         self._unsolved: set[str] = set()
         """Node ids of rollouts that have not solved their task; with xdist only of those that were reported."""
 
@@ -254,7 +253,6 @@ class SessionPlugin:
                 self._unsolved.add(report.nodeid)
             if properties.get("reused"):
                 self.run.reused.add(rollout_id)
-            self.warnings += [str(text) for name, text in report.user_properties if name == "rollout_warning"]
             if (display := self.run.display) is not None:
                 display.progress.note(properties.get("reward"), properties.get("tokens"), report.duration)
                 display.tick()
@@ -306,7 +304,7 @@ class SessionPlugin:
         for line in outcome_lines(terminalreporter):
             terminalreporter.write_line(line)
         if self.ending is not None:
-            self.ending.write(terminalreporter, self.warnings)
+            self.ending.write(terminalreporter)
         return result
 
     def pytest_unconfigure(self) -> None:

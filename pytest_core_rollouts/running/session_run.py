@@ -25,7 +25,7 @@ from pytest_core_rollouts.engine.core_access import CoreAccess, CoreError, CoreU
 from pytest_core_rollouts.engine.engine import Engine
 from pytest_core_rollouts.engine.parts import Parts
 from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, affordable
-from pytest_core_rollouts.engine.resume import Plan, Resumed, Verdict, resume_command
+from pytest_core_rollouts.engine.resume import Plan, Resumed, Verdict, mark_run, resume_command
 from pytest_core_rollouts.engine.store import RowStore
 from pytest_core_rollouts.options.settings import Settings
 from pytest_core_rollouts.records.record import RecordsError, count_planned
@@ -93,6 +93,7 @@ class SessionRun(ResultSource):
             keep_results=False,
             resumed=self.resumed,
             replay=settings.replay,
+            on_left_behind=lambda text: self._link.name_left_behind(self.masked(text)),
             prepares=False,
         )
         self.engine = Engine.of(parts)
@@ -116,6 +117,7 @@ class SessionRun(ResultSource):
         self.display: Display | None = None
         self.stop_deadline: float | None = None
         """When (monotonic) the run must have ended; None if no stop was requested."""
+        self._worker_leftovers: Callable[[], Sequence[str]] = list
         self._submitted: set[str] = set()
         self._assigned = False
         self._stopped: str | None = None
@@ -189,8 +191,12 @@ class SessionRun(ResultSource):
             self.preflight_lines += self.resume_plan.lines()
             self.preflight_lines += [self.resumed.truncated_tail] if self.resumed.truncated_tail else []
         self._prepare_engine(tasks, places)
-        self.out.parent.mkdir(parents=True, exist_ok=True)
-        self.out.touch()  # a run that is killed before its first row can still be resumed
+        try:
+            self.out.parent.mkdir(parents=True, exist_ok=True)
+            self.out.touch()
+            mark_run(self.out, self.run_id)  # a run that is killed before its first row can still be resumed
+        except OSError as error:
+            raise pytest.UsageError(f"{self.out}: can't be created: {error.strerror or error}") from None
 
     def _refuse_known_rows(self) -> None:
         """Raise pytest.UsageError if the file has rows of a run of this name: they would be counted twice."""
@@ -390,6 +396,14 @@ class SessionRun(ResultSource):
         """Start nothing more. What is in flight is cancelled and recorded."""
         self.note_stop()
         self.engine.stop(reason)
+
+    def read_leftovers_from(self, source: Callable[[], Sequence[str]]) -> None:
+        """In a controller: set where its workers name the Sessions that they could not delete."""
+        self._worker_leftovers = source
+
+    def left_behind(self) -> list[str]:
+        """Return the names of Sessions that could not be deleted when their rollouts ended, with the reasons."""
+        return [self.masked(text) for text in (*self._results.warnings, *self._worker_leftovers())]
 
     def note_stop(self) -> None:
         """Start the time that a stop may take. A second call changes nothing."""

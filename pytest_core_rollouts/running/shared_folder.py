@@ -37,6 +37,9 @@ class WorkerLink(Protocol):
     def mark_failed(self, reason: str) -> None:
         """Stop all workers: rows can't be written any more."""
 
+    def name_left_behind(self, text: str) -> None:
+        """Report a Session that could not be deleted."""
+
 
 class NoLink:
     """The link of a run without workers."""
@@ -58,6 +61,9 @@ class NoLink:
 
     def mark_failed(self, reason: str) -> None:
         """Do nothing: no other process writes rows."""
+
+    def name_left_behind(self, text: str) -> None:
+        """Do nothing: the process that reports the end knows it."""
 
 
 class SharedFolder:
@@ -103,7 +109,8 @@ class SharedFolder:
         if urgent:
             (self.path / "urgent").touch()
         partial = self.path / "stop.part"
-        partial.write_text(reason, encoding="utf-8")
+        with suppress(OSError):  # on a full disk the file is empty, and still stops them
+            partial.write_text(reason, encoding="utf-8")
         partial.replace(self.path / "stop")
 
     def fail(self, reason: str) -> None:
@@ -126,6 +133,16 @@ class SharedFolder:
     def stop_reason(self) -> str | None:
         file = self.path / "stop"
         return file.read_text(encoding="utf-8") if file.exists() else None
+
+    def name_left_behind(self, text: str) -> None:
+        """Add the name of a Session that could not be deleted, with the reason."""
+        with suppress(OSError), (self.path / "left").open("a", encoding="utf-8") as file:  # no folder: no controller
+            file.write(f"{' '.join(text.split())}\n")
+
+    def left_behind(self) -> list[str]:
+        """Return what workers named as left behind."""
+        file = self.path / "left"
+        return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
     def assign(self, worker: str, indices: Iterable[int]) -> None:
         """Set which items are the worker's."""

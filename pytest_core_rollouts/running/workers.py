@@ -60,6 +60,7 @@ class Controller:
         self.signals = signals
         self.node_ids = NodeIds(run.config, run.settings)
         self.shared = SharedFolder.make()
+        run.read_leftovers_from(self.shared.left_behind)
         self.workers = 0
         self._free_shards: list[int] = []
         self._crashes: collections.Counter[str] = collections.Counter()
@@ -225,7 +226,10 @@ class Controller:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        result = yield
+        try:
+            result = yield
+        finally:
+            self.signals.disarm()  # an interrupt in what follows, such as xdist's teardown, would be an internal error
         if self.run.display is not None:
             self.run.display.conclude()
         return result
@@ -282,6 +286,9 @@ class Worker:
 
     def mark_failed(self, reason: str) -> None:
         self.shared.fail(reason)
+
+    def name_left_behind(self, text: str) -> None:
+        self.shared.name_left_behind(text)
 
     def publish(self, state: State) -> None:
         """Publish the state of this worker, now and then."""

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from pytest_core_rollouts.engine.resume import MASKED, Resumed, Verdict, changes, resume_command
+from pytest_core_rollouts.engine.resume import (
+    MASKED,
+    Resumed,
+    Verdict,
+    changes,
+    mark_run,
+    resume_command,
+    unmark_run,
+)
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
 from pytest_core_rollouts.records.rows import append
@@ -164,10 +172,33 @@ def test_a_file_without_rows_is_named_after_its_run_or_refused(tmp_path: Path) -
     (tmp_path / f"{RUN_ID}.jsonl").touch()
     assert Resumed.open(tmp_path / f"{RUN_ID}.jsonl").run_id == RUN_ID
     (tmp_path / "mine.jsonl").touch()
-    with pytest.raises(RecordsError, match="its name tells no run"):
+    with pytest.raises(RecordsError, match="its name is not a run's"):
         Resumed.open(tmp_path / "mine.jsonl")
     with pytest.raises(RecordsError, match="there is no such file"):
         Resumed.open(tmp_path / "none.jsonl")
+
+
+def test_a_mark_names_a_run_that_has_no_row_yet(tmp_path: Path) -> None:
+    older, newer = "20261128T000000Z-0000", "20261130T000000Z-0000"
+    path = tmp_path / "mine[1].jsonl"
+    path.touch()
+    (tmp_path / "other.jsonl").touch()
+    mark_run(path, older)
+    mark_run(tmp_path / f"{newer}.jsonl", newer)
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == [f".mine[1].jsonl.{older}.run"]
+    assert Resumed.open(path).run_id == older
+    append(path, row(1.0))
+    opened = Resumed.open(path)
+    assert (opened.run_id, len(opened.rows)) == (RUN_ID, 1), "a run with rows that is newer"
+    assert Resumed.open(path, older).run_id == older
+    mark_run(path, newer)
+    opened = Resumed.open(path)
+    assert (opened.run_id, len(opened.rows)) == (newer, 0), "not the rows of the run before"
+    for run_id in (older, newer):
+        unmark_run(path, run_id)
+    assert Resumed.open(path).run_id == RUN_ID
+    with pytest.raises(RecordsError, match="holds no rows of run"):
+        Resumed.open(path, newer)
 
 
 def test_half_a_row_is_named_and_owed(tmp_path: Path) -> None:

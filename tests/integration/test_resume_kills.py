@@ -82,6 +82,30 @@ def test_a_session_whose_creation_was_not_answered_before_the_kill_is_adopted(pr
     assert {row["session_id"] for row in project.records} == set(core.sessions)
 
 
+@pytest.mark.parametrize("workers", [("--rollout-concurrency", "3"), ("-n", "2")], ids=len)
+def test_a_run_in_a_named_file_that_was_killed_before_its_first_row_is_resumed(
+    project: Project, core: FakeCore, workers: tuple[str, ...]
+) -> None:
+    """Also after an earlier run in that file, which is another run."""
+    project.task("a")
+    args = ("tasks", "--samples", "3", *workers, "--rollout-out", "mine.jsonl")
+    file = project.path / "mine.jsonl"
+    for earlier in (0, 3):
+        core.script = lambda body: Script(answer=RIGHT, turn_seconds=5.0)
+        made = len(core.sessions)
+        with Running(project, *args) as running:
+            until(lambda: len(core.sessions) == made + (2 if workers[0] == "-n" else 3), "Sessions in flight")
+            kill_all(running)
+        assert file.read_bytes().count(b"\n") == earlier
+        core.script = lambda body: Script(answer=RIGHT)
+        result = project.run_apart(*args[:-2], "--rollout-resume", "mine.jsonl")
+        assert outcomes(result) == {"passed": 3}, text_of(result)
+        assert len(core.sessions) == len(completed(core)) == earlier + 3, "each was paid for once"
+    rows = [json.loads(line) for line in file.read_bytes().splitlines()]
+    assert Counter(Counter(row["run_id"] for row in rows).values()) == {3: 2}
+    assert not list(project.path.glob(".mine.jsonl.*")), "no mark is left"
+
+
 def test_the_next_attempt_runs_if_the_session_was_deleted(project: Project, core: FakeCore) -> None:
     """The row is lost, as on a disk that lost its last seconds; its Session is spent."""
     project.task("a")

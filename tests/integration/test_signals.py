@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.integration.conftest import RIGHT, Project
-from tests.support.fake_core import FakeCore, Script
+from tests.support.fake_core import FakeCore, Fault, Script
 from tests.support.running import Ended, Running, alive, descendants, rows, statuses, until
 
 pytestmark = pytest.mark.slow
@@ -161,6 +161,40 @@ def test_sessions_that_can_not_be_deleted_are_named(project: Project) -> None:
         assert all(f"left behind: Session {one}" in ended.text for one in left), ended.text
         assert f"python -m pytest_core_rollouts reap {project_run_id(ended)}" in ended.text
         assert statuses(project) == {"cancelled": 5}
+
+
+SLOW_TO_FINISH = """
+import time
+from pytest_core_rollouts.running import signals
+
+signals.OVERDUE = 8.0
+
+def pytest_sessionfinish(session):
+    if not hasattr(session.config, "workerinput"):
+        time.sleep(signals.OVERDUE)
+"""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_core_that_falls_silent_delays_no_end_and_each_session_is_named(
+    project: Project, way: tuple[str, ...]
+) -> None:
+    """Not even the list of Sessions can be read. The time for workers is over while pytest finishes."""
+    project.task("a", yaml="samples: 20")
+    project.write("conftest.py", SLOW_TO_FINISH)
+    with FakeCore(script=lambda body: Script(never_ends=True)) as core:
+        with Running(project, "tasks", *way, env={"OPENAI_BASE_URL": core.base_url}) as pytest_:
+            until(lambda: in_flight(core) == IN_FLIGHT[way], "rollouts in flight")
+            core.fault = lambda request: Fault(hang=True)
+            pytest_.signal(signal.SIGINT, group=True)
+            ended = pytest_.end()
+        assert ended.code == 2, ended.text
+        assert "Traceback" not in ended.text, ended.text
+        assert f"interrupted: {IN_FLIGHT[way]} rollouts that were in flight" in ended.text
+        assert "Sessions may be left behind, and could not be listed" in ended.text
+        assert all(f"Session {one} of " in ended.text for one in core.sessions), ended.text
+        assert f"python -m pytest_core_rollouts reap {project_run_id(ended)}" in ended.text
+        assert statuses(project) == {"cancelled": IN_FLIGHT[way]}
 
 
 @pytest.mark.parametrize("way", [pytest.param(ONE_EACH, id="one-each"), pytest.param(SHARDED, id="sharded")])

@@ -105,6 +105,23 @@ def test_a_turn_that_ignores_its_cancel_is_named() -> None:
         assert only_session(core).id in ran.warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("route", "fault", "note"),
+    [
+        ("cancel", Fault(hang=True), "the Turn could not be cancelled: "),
+        ("turns", Fault(hang=True), "the Turn had not ended "),
+        ("turns", Fault(status=403), "the Turn was cancelled, but its status can't be read: "),
+    ],
+    ids=["the cancel hangs", "the status hangs", "the status is refused"],
+)
+def test_the_note_of_a_cancelled_turn_says_which_request_failed(route: str, fault: Fault, note: str) -> None:
+    with FakeCore(script=lambda body: Script(never_ends=True)) as core:
+        core.fault = lambda request: fault if request.route == route and core.counts["cancel"] else None
+        ran = stop_at(core, "turns")
+        assert ran.verdict == INTERRUPTED
+        assert ran.record.notes[0].startswith(note)
+
+
 def test_a_turn_that_completes_all_the_same_is_graded() -> None:
     with FakeCore(script=lambda body: Script(never_ends=True, completes_on_cancel=True, answer=RIGHT)) as core:
         ran = stop_at(core, "turns")

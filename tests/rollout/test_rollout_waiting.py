@@ -57,8 +57,8 @@ def test_a_turn_that_outlives_everything_holds_its_slot_for_a_bounded_time() -> 
         ran = run(core, plan(timeout=1.0), timeouts=bounds)
         assert ran.verdict == ("timeout", 0.0)
         assert only_session(core).cancels
-        (note,) = ran.record.notes  # the second form: the last look at the Turn came a moment too late to be sent
-        assert note == "the Turn had not ended 1 s after it was cancelled" or note.endswith("the deadline has passed")
+        (note,) = ran.record.notes
+        assert note == "the Turn had not ended 1 s after it was cancelled"
         (warning,) = ran.warnings
         assert only_session(core).id in warning
         assert "409" in warning
