@@ -152,6 +152,7 @@ class _Reading:
         if (problem := name_problem(name)) is not None:
             raise file.error(f"the file's name names the harness, and {problem}; rename the file")
         mounts = [self._mount(index, mount) for index, mount in enumerate(values.get("mounts", ()))]
+        mounts += [os.path.realpath(mount) for mount in mounts]  # programs may know themselves by that name
         mounts = list(dict.fromkeys([*mounts, *_base_pythons(mounts)]))
         for key in {"command", "resume"} & values.keys():
             values[key] = self._command(key, values[key], mounts)

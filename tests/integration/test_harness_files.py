@@ -11,7 +11,7 @@ import pytest
 from tests.integration.conftest import Project, outcomes, text_of, usage_error
 from tests.integration.test_real_agents import REPOSITORY, failing, solving
 from tests.support.agents import KEY
-from tests.support.scripted_models import ScriptedModel
+from tests.support.scripted_models import Ask, Reply, Script, ScriptedModel, Shell
 
 pytestmark = pytest.mark.usefixtures("no_core")
 
@@ -50,6 +50,33 @@ def test_agent_of_twenty_lines_solves_the_bundled_tasks(bundled: Project) -> Non
         lines = captured(bundled, row)
         assert [line["turn_id"] for line in lines] == [row["items"][0]["turn_id"]] * 3
         assert KEY not in json.dumps([row, lines])
+
+
+VENV = REPOSITORY / ".venv" / "agents-venv"
+INSTALL = (
+    f"needs its program: python3 -m venv {VENV.relative_to(REPOSITORY)} && "
+    f"{VENV.relative_to(REPOSITORY)}/bin/pip install mini-swe-agent openai-agents"
+)
+
+
+def solving_for_mini(ask: Ask) -> Reply:
+    """As `solving`, but this agent ends by a command."""
+    return solving(ask) if ask.step < 2 else Shell("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not VENV.exists(), reason=INSTALL)
+@pytest.mark.parametrize(("name", "script"), [("mini", solving_for_mini), ("sdk", solving)])
+def test_agents_with_packages_solve_the_bundled_tasks(bundled: Project, name: str, script: Script) -> None:
+    (bundled.path / "agents" / "venv").symlink_to(VENV)
+    with ScriptedModel(script) as model:
+        capture = ("--rollout-capture", "captures", "--rollout-timeout", "300")
+        result = bundled.run_apart(*options(model.url, f"agents/{name}.yaml"), *capture)
+    assert outcomes(result) == {"passed": 5}, text_of(result)
+    for row in bundled.records:
+        assert (row["harness"], row["reward"], row["usage"]["total_tokens"]) == (name, 1.0, 360)
+        assert sum(item["type"] == "function_call" for item in row["items"]) == (2 if name == "sdk" else 3)
+        assert len(captured(bundled, row)) == 3
 
 
 def test_ini_key_and_agent_file_name_a_harness_file_relative_to_themselves(bundled: Project) -> None:

@@ -238,7 +238,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(200, frames.encode(), {"Content-Type": "text/event-stream"})
             return
         events = (_messages if ask.is_messages else _responses)(ask, reply)
-        if "stream" in ask.body and not ask.body["stream"]:
+        if not ask.body.get("stream"):
             self._send(200, json.dumps((whole_message if ask.is_messages else whole_response)(events)).encode())
         else:
             self._stream(events)
