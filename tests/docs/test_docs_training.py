@@ -89,6 +89,10 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def test_commands_that_need_no_agent_program(shell: Shell) -> None:
+    check_commands_without_an_agent_program(shell)
+
+
+def check_commands_without_an_agent_program(shell: Shell) -> None:
     [loop, collect, groups, batch, messages] = commands(real=False)
     engine = blocks("python")[0]
     printed = shell.run(loop, **{"grpo_bandit.py": "grpo_bandit.py --agent toy --steps 2"})
@@ -125,10 +129,11 @@ def fields(what: str) -> list[str]:
 
 @needs_codex
 @pytest.mark.slow
-def test_commands_that_need_codex(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_works_from_top_to_bottom_in_one_shell(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "examples")
     from policy_server import Policy, PolicyServer
 
+    check_commands_without_an_agent_program(shell)
     collect, tokens, loop, tokens_of_loop, flat = commands(real=True)
     shell.env.pop("OPENAI_BASE_URL")
     policy = Policy(["riddle-north"], ["coral", "dusk"])

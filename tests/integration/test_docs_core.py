@@ -121,3 +121,25 @@ def test_the_table_of_protocols_is_that_of_the_code() -> None:
     shown = {cells[0]: cells[1:] for row in table.splitlines()[2:] if (cells := re.findall(r"`([a-z_]+)`", row))}
     spoken = {name: list(protocols) for name, protocols in HARNESS_PROTOCOLS.items() if name not in MODELLESS}
     assert shown == {**spoken, "default": []}
+
+
+def test_every_option_in_the_table_of_options_is_accepted(run: Callable[[str], Printed], project: Project) -> None:
+    table = TEXT.partition("| option | the deployment needs |")[2].partition("\n\n")[0]
+    shown = [span for row in table.splitlines()[2:] for span in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    settings = [span for span in shown if re.match(r"\w+: ", span)]
+    options = [span for span in shown if span.startswith("--")]
+    assert (len(settings), len(options)) == (2, 9)
+    for number, setting in enumerate(settings):
+        project.task(f"t{number}", yaml=setting.replace("...", "numpy") + "\n")
+    values = {"NAME": "my-policy", "URL": "https://infer.example/v1", "codex:KEY=JSON": "codex:verbosity=1"}
+    embedded = {"--harness oracle": "", "--rollout-capture": "captures", "--rollout-model-params": '{"seed": 1}'}
+    for span in options:
+        arguments = [values.get(part, part) for part in shlex.split(span)]
+        if span in embedded:
+            arguments += (
+                ["--core", "embedded"] if span == "--harness oracle" else [embedded[span], "--core", "embedded"]
+            )
+        if "--harness" not in arguments:
+            arguments += ["--harness", "nop" if span in embedded else "codex"]
+        code, output = run(f"pytest tasks --collect-only {shlex.join(arguments)}")
+        assert code == 0, (span, output)
