@@ -35,6 +35,8 @@ A code that is in no table counts as an infrastructure error.
   `--rollout-resume` continues from there.
   *stops, if a second rollout met it*: an error of the model's server only stops the run if a rollout of another task had the same one with the same agent file (in a run of one task, another rollout of it), both before their agents had used a tool.
   Otherwise one agent could stop the run with a request that it makes itself.
+  *stops, if three tasks met it and no Session was created*: the Core refused the Sessions of three tasks (or of all, in a smaller run) of each agent with the same status, code and parameter, and has created none.
+  Then it refuses what all rollouts ask for, and the message names the option to change.
   With `-n`, each worker counts separately.
 - **Can the agent cause it?** Agents include policies in training, which learn whatever raises their mean reward.
   So a code with *yes* is reward 0; below each table is why the others are missing data.
@@ -108,7 +110,8 @@ def _reasons(policies: Mapping[str, FaultPolicy]) -> str:
 
 def _row(name: str, policy: FaultPolicy) -> str:
     stops = "stops, if a second rollout met it" if policy.needs_witness else "stops"
-    run = stops if policy.stops else "slows down" if policy.throttles else "goes on"
+    stops = "stops, if three tasks met it and no Session was created" if policy.refuses else stops
+    run = stops if policy.stops or policy.refuses else "slows down" if policy.throttles else "goes on"
     reward = "null" if policy.reward is None else f"{policy.reward:g}"
     attempt = "yes" if policy.attempt else "no"
     cells = (f"`{name}`", policy.what, policy.retry.value, attempt, run, f"`{policy.status}`", reward, policy.agent)

@@ -41,6 +41,7 @@ class FaultPolicy:
     `attempt`         whether another attempt at the rollout may succeed
     `stops`           whether all other rollouts would meet it too, so that the run stops
     `needs_witness`   stops the run only if a second rollout met it
+    `refuses`         stops the run if the Sessions of three tasks were refused so, and no Session was created
     `throttles`       whether fewer rollouts should run at a time
     `unexplained`     whether the agent may have caused it (`--rollout-failed-turns`)
     `status`, `reward` of the record, if no attempt succeeded
@@ -53,6 +54,7 @@ class FaultPolicy:
     attempt: bool = False
     stops: bool = False
     needs_witness: bool = False
+    refuses: bool = False
     throttles: bool = False
     unexplained: bool = False
     status: Literal["completed", "failed", "cancelled", "timeout", "error"] = "error"
@@ -102,15 +104,17 @@ _BEFORE_THE_AGENT = "The sandbox is created before the agent starts."
 
 RESPONSE_FAULTS: Mapping[str, FaultPolicy] = {
     "3xx": _response("a redirect, which is never followed because it could leak the key", attempt=True),
-    "400 invalid_request_error": _response("the server rejected the request as invalid"),
-    "400 invalid_beta": _response("the server speaks another version of the API"),
-    "400 unsupported_or_invalid_configuration": _response("this deployment does not support what was requested"),
-    "400 model_provider_required": _response("the deployment has no default model"),
+    "400 invalid_request_error": _response("the server rejected the request as invalid", refuses=True),
+    "400 invalid_beta": _response("the server speaks another version of the API", refuses=True),
+    "400 unsupported_or_invalid_configuration": _response(
+        "this deployment does not support what was requested", refuses=True
+    ),
+    "400 model_provider_required": _response("the deployment has no default model", refuses=True),
     "401": _response("the API key is wrong", stops=True),
     "401 invalid_api_key": _response("the API key is wrong", stops=True),
     "403": _response("the API key lacks permission", stops=True),
     "404 model_not_found": _response("the model does not exist, or this key may not use it", stops=True),
-    "404 create": _response("the request names something that does not exist"),
+    "404 create": _response("the request names something that does not exist", refuses=True),
     "404 not_found_error": _response("someone else deleted the Session", attempt=True),
     "404": _response("someone else deleted the Session", attempt=True),
     "408": _response("the server timed out waiting for the request", Retry.WHILE_PATIENT, attempt=True),
@@ -123,7 +127,7 @@ RESPONSE_FAULTS: Mapping[str, FaultPolicy] = {
     "429 insufficient_quota": _response("the account has no credit left, or has reached a limit", stops=True),
     **{f"429 {code}": _response(what, stops=True) for code, what in _NO_CREDIT.items()},
     "429": _response("too many requests", Retry.WHILE_PATIENT, attempt=True),
-    "4xx": _response("any other client error"),
+    "4xx": _response("any other client error", refuses=True),
     "500": _response("the server failed", Retry.WHILE_PATIENT, attempt=True),
     "502": _response("a proxy can't reach the Core", Retry.WHILE_PATIENT, attempt=True),
     "503 execution_unavailable": _response("no sandbox available right now", Retry.WHILE_PATIENT, attempt=True),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType
-from typing import Any, NoReturn, TypeGuard, TypeVar
+from typing import Any, Final, NoReturn, TypeGuard, TypeVar
 from urllib.parse import urlsplit
 
 from pytest_core_rollouts.strict_json import InvalidJSON, read_json
@@ -219,13 +219,10 @@ def _advice(
         return f"check the model's name ({_model_of(call)}), and that the key's project may use it"
     if fault.status == 429 and fault.policy.stops:
         return "add credit or raise the limit of the key's account"
+    if call.name == "create" and fault.status in (400, 404, 422) and (advice := _setting_of(fault)) is not None:
+        return advice
     if fault.status == 404 and call.is_collection:
         return _CHECK_URL
-    if fault.status == 400 and call.name == "create":
-        if "network" in f"{fault.param} {fault.message}".lower():
-            return "if this deployment does not support the network policy, choose another with --rollout-network"
-        if fault.code == "model_provider_required":
-            return "add --model and --model-base-url, and set MODEL_API_KEY"
     if fault.status == 413:
         return "the task's files or its instruction are too large for this server; make them smaller"
     if fault.status in (502, 503, 504) and not from_core:
@@ -237,6 +234,30 @@ def _model_of(call: Call) -> str:
     """Return the model that a create asked for, for a message."""
     agent = json.loads(call.body or b"{}").get("agent") or {}
     return printable(repr(agent["model"]), 200) if "model" in agent else "the server's default"
+
+
+_SETTINGS: Final = {
+    "agent.x_agents_core.harness_config": "change --rollout-harness-config",
+    "agent.x_agents_core.harness": "choose another with --harness",
+    "agent.model": "choose another with --model",
+    "x_agents_core.model_provider": "check --model-base-url and --model-protocol",
+    "environment.packages": "change `packages` in task.yaml",
+    "environment.env": "change `env` in task.yaml",
+    "environment.setup_commands": "change `setup_commands` in task.yaml",
+    "environment.files": "change the task's files",
+}
+"""What to do about a refused parameter of a Session."""
+
+
+def _setting_of(fault: APIStatusError) -> str | None:
+    """Return which option or setting to change if a Session was refused; None if that is unknown."""
+    if fault.status == 400 and "network" in f"{fault.param} {fault.message}".lower():
+        return (
+            "if this deployment does not support the network policy, choose another, such as --rollout-network enabled"
+        )
+    if fault.code == "model_provider_required":
+        return "add --model and --model-base-url, and set MODEL_API_KEY"
+    return next((what for param, what in _SETTINGS.items() if (fault.param or "").startswith(param)), None)
 
 
 def _error_body(reply: Reply) -> dict[str, Any] | None:

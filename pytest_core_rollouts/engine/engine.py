@@ -32,7 +32,7 @@ from pytest_core_rollouts.rollout.attempts import Grader, Outcome, RolloutRunner
 from pytest_core_rollouts.rollout.dialects import DialectName, dialect_named
 from pytest_core_rollouts.rollout.session_deletion import Sweep, sweep
 from pytest_core_rollouts.rollout.stopping import Stop
-from pytest_core_rollouts.rollout.witnesses import Witnesses
+from pytest_core_rollouts.rollout.witnesses import Refusals, Witnesses
 from pytest_core_rollouts.tasks.grader_pool import POOL
 from pytest_core_rollouts.tasks.matrix import Agent, FailedTurns, Rollout, check_distinct, new_run_id, slug
 from pytest_core_rollouts.tasks.task import Task
@@ -175,6 +175,7 @@ class Engine:
             keep_items=parts.keep_items,
             adaptive_limit=self.limit,
             witnesses=Witnesses(store.task_count),
+            refusals=Refusals(store.task_counts),
             halted=lambda: self._pool.fatal or store.caps.reached(),
             on_retry=store.caps.spend,
         )

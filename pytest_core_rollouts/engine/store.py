@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +77,10 @@ class RowStore:
     def task_count(self, run_id: str) -> int:
         """Return how many tasks a run planned; 0 if its plan is not known."""
         return len({task_id for _, task_id in self._plans.get(run_id, {})})
+
+    def task_counts(self, run_id: str) -> Mapping[str, int]:
+        """Return how many tasks a run planned for each agent, by its slug; empty if its plan is not known."""
+        return Counter(agent for agent, _ in self._plans.get(run_id, {}))
 
     def mask(self, secrets: Collection[str]) -> None:
         """Mask these values too from now on. Rows already written stay as they are."""

@@ -37,7 +37,7 @@ from pytest_core_rollouts.rollout.session_creation import (
 from pytest_core_rollouts.rollout.session_deletion import delete_session
 from pytest_core_rollouts.rollout.stopping import Stop, Stopped, cancel_and_wait
 from pytest_core_rollouts.rollout.turn_watch import AttemptFailed, TurnWatch
-from pytest_core_rollouts.rollout.witnesses import Witnesses, used_a_tool
+from pytest_core_rollouts.rollout.witnesses import Refusals, Witnesses, used_a_tool
 from pytest_core_rollouts.tasks.files import TaskError
 from pytest_core_rollouts.tasks.matrix import MatrixError, Rollout, run_began
 from pytest_core_rollouts.tasks.task import Task
@@ -115,6 +115,7 @@ class RolloutRunner:
     timeouts: Timeouts = Timeouts()
     adaptive_limit: AdaptiveLimit = field(default_factory=AdaptiveLimit)
     witnesses: Witnesses = field(default_factory=lambda: Witnesses(task_count=lambda run_id: 0))
+    refusals: Refusals = field(default_factory=lambda: Refusals(task_counts=lambda run_id: {}))
     halted: Callable[[], str | None] = lambda: None
     """Returns why no further attempt may start, or None."""
     on_retry: Callable[[int | None], None] = lambda tokens: None
@@ -287,8 +288,7 @@ class _Attempt:
         except Stopped:
             return _Ending.from_policy(LocalFault.INTERRUPTED.policy, INTERRUPTED)
         except AgentsAPIError as error:
-            key_taken = isinstance(error, APIStatusError) and error.code == "idempotency_conflict"
-            return _Ending.from_policy(error.policy, str(error), key_taken=key_taken and self.state.session_id is None)
+            return self._classify_call_fault(error)
         except LaterAttempt as error:
             policy = response_fault_policy(409, "idempotency_conflict", creating=True)
             return _Ending.from_policy(policy, str(error), key_taken=True)
@@ -302,6 +302,16 @@ class _Attempt:
         witnesses, rollout = self.runner.witnesses, self.state.rollout
         if policy.needs_witness and await self._is_witness() and witnesses.confirm(policy, rollout):
             return replace(ending, fatal=printable(str(ending.error), 1000))
+        return ending
+
+    def _classify_call_fault(self, error: AgentsAPIError) -> _Ending:
+        """Return how a failed call ends the attempt. Refused Sessions end the run if all others would be refused."""
+        if self.state.session_id is not None or not isinstance(error, APIStatusError):
+            return _Ending.from_policy(error.policy, str(error))
+        ending = _Ending.from_policy(error.policy, str(error), key_taken=error.code == "idempotency_conflict")
+        if error.policy.refuses and self.runner.refusals.confirm(error, self.state.rollout):
+            reason = f"the Core refuses every Session in the same way: {error}"
+            return replace(ending, fatal=printable(reason, 1000))
         return ending
 
     async def _is_witness(self) -> bool:
@@ -374,6 +384,7 @@ class _Attempt:
             single=self.single,
         )
         session, waited = await creation.create(body, rollout.idempotency_key(state.attempt))
+        runner.refusals.refute()
         state.start += waited
         state.waited, self.client.waited_s = waited, 0.0
         state.created = time.monotonic()

@@ -33,7 +33,7 @@ DEPLOYMENTS: list[tuple[str, int, Fault | Script]] = [
     ("no Core", 2, Fault(status=404, body=b"<html>", headers={"Content-Type": "text/html"})),
     (
         "network",
-        1,
+        2,
         refusal(
             400,
             "unsupported_or_invalid_configuration",
@@ -41,8 +41,8 @@ DEPLOYMENTS: list[tuple[str, int, Fault | Script]] = [
             "environment.network.access",
         ),
     ),
-    ("no model", 1, refusal(400, "model_provider_required", "a model provider is required")),
-    ("harness", 1, refusal(400, "invalid_request_error", "unknown harness", "agent.x_agents_core.harness")),
+    ("no model", 2, refusal(400, "model_provider_required", "a model provider is required")),
+    ("harness", 2, refusal(400, "invalid_request_error", "unknown harness", "agent.x_agents_core.harness")),
     ("private host", 1, failed_turn("connection_failed", "no route to infer.internal")),
     ("model's key", 1, failed_turn("authentication_error", "401 from infer.example")),
     ("no sandbox", 1, Script(prepare_seconds=0.3, session_failure="no sandbox: the image is missing")),

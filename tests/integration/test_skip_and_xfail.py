@@ -117,7 +117,7 @@ def pytest_runtest_setup(item):
     item.add_marker(pytest.mark.xfail)
 """,
     )
-    no = Fault(status=400, body=b'{"error": {"message": "no"}}')
+    no = Fault(status=413, body=b'{"error": {"message": "no"}}')
     core.fault = lambda request: no if request.route == "create" and request.nth == 1 else None
     core.script = lambda body: Script(answer=WRONG)
     result = project.run("tasks", "--rollout-concurrency", "1", "--rollout-retries", "0")
