@@ -44,7 +44,7 @@ ROOMS = {
 KNOW_PYTEST = {"checking", "collecting", "hookspecs", "options", "plugin", "running"}
 
 INSIDE = {
-    "cli": "check compare export new_task reap report __init__",
+    "cli": "history check compare export new_task reap report __init__",
     "checking": "__init__ collecting runs checks grading_checks",
     "running": (
         "__init__ session_plugin pytest_files ending completion_order workers session_run gates project "
@@ -57,8 +57,8 @@ INSIDE = {
         "__init__ attempts attempt_state fetching session_creation adaptive_limit session_adoption session_deletion "
         "turn_watch dialects stopping witnesses"
     ),
-    "report": "__init__ html html_data changes markdown cells progress",
-    "results": "__init__ gate comparison summary health number_text passing significance",
+    "report": "__init__ history html html_data changes markdown cells progress",
+    "results": "__init__ history gate comparison summary health number_text passing significance",
     "training": "__init__ lines sequences conversations captures groups",
     "agents_api": "__init__ client sse transport address responses retry errors fault_policies types",
     "records": "__init__ rows kept_files kept_folders record why jsonable masking",

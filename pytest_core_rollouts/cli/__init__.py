@@ -16,6 +16,7 @@ from typing import Final
 VERBS: Final = {
     "report": "Print the report of one or more JSONL files as Markdown, merging their runs; also write HTML.",
     "compare": "Compare B with A, task by task: two JSONL files, or agents in them. Without B, compare A's agents.",
+    "history": "Show runs over time: figures run by run, where they changed, tasks that are solved sometimes.",
     "export": "Write the rollouts of one or more JSONL files for training: groups with advantages, or conversations.",
     "reap": "Cancel and delete the Sessions that a run left on its Core, and list those that can't be deleted.",
     "check": "Find faults in tasks, without an agent. Exit code: 0 without findings, 1 with some, 2 if it can't check.",

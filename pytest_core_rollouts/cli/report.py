@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--html-items",
         metavar="N",
-        type=_positive,
+        type=positive,
         help="keep N Items of each trajectory in the HTML report, from both ends",
     )
     parser.add_argument("--hide-expected", action="store_true", help="leave expected values out of the HTML report")
@@ -81,7 +81,7 @@ def _require_regular_files(files: Iterable[Path]) -> None:
         raise CommandError(f"--html: {error}") from None
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
     return int(text)

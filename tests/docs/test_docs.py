@@ -38,6 +38,7 @@ README = PAGES[0].read_text(encoding="utf-8")
 ELSEWHERE = {
     "training.md": "tests/docs/test_docs_training.py runs it",
     "core.md": "tests/integration/test_docs_core.py runs it",
+    "history.md": "tests/cli/test_history.py runs it",
     "openai.md": "tests/integration/test_docs_openai.py runs it",
 }
 NOT_RUN = {
