@@ -157,7 +157,7 @@ def test_hidden_folder_of_programs_shows_only_the_programs(
 
 def test_a_bind_shows_a_named_part_of_the_project_and_no_private_place(tmp_path: Path) -> None:
     project = tmp_path / "project"
-    for name in ("agent", "tasks/sum", "runs", "mixed/runs"):
+    for name in ("agent", "agent/site-packages", "tasks/sum", "runs", "mixed/runs"):
         (project / name).mkdir(parents=True)
         (project / name / "file").write_text(name)
     (project / "link").symlink_to(project / "tasks" / "sum")
@@ -166,14 +166,15 @@ def test_a_bind_shows_a_named_part_of_the_project_and_no_private_place(tmp_path:
     try:
         with new_sandbox(isolation) as sandbox:
 
-            def cat(name: str) -> str:
-                source = isolation.reachable(project / name) if name == "agent" else project / name
-                return text(run(sandbox, "cat /opt/own/file", binds=[(source, "/opt/own")]))
+            def cat(name: str, copied: bool = False) -> str:
+                source = isolation.reachable(project / name) if copied else project / name
+                return text(run(sandbox, "cat $(find /opt/own -type f | sort)", binds=[(source, "/opt/own")]))
 
-            assert cat("agent") == "agent"
+            assert cat("agent", copied=True) == "agentagent/site-packages"
             for name in ("tasks", "tasks/sum", "runs", "link"):
-                with pytest.raises(MountRefused, match=f"{name}: a sandbox can't show it, because it .*; "):
-                    cat(name)
+                for copied in (False, True):
+                    with pytest.raises(MountRefused, match=f"{name}: a sandbox can't show it, because it .*; "):
+                        cat(name, copied)
             for name in (".", "mixed", ".."):
                 with pytest.raises(MountRefused, match=r"because it holds .*, which must stay hidden; name a"):
                     cat(name)

@@ -107,3 +107,29 @@ def test_file_contents_are_not_kept_in_memory_once_written(tmp_path: Path) -> No
     session = _run(tmp_path, {"environment": environment, "input": "x"}, _settled)
     assert session.request.environment.files == []
     assert session.wire()["environment"]["files"][0]["size_bytes"] == 3
+
+
+def test_agents_that_need_more_memory_take_more_slots_in_turn() -> None:
+    async def main() -> list[str]:
+        slots, held = Slots(3), []
+        free = asyncio.Event()
+
+        async def hold(name: str, count: int) -> None:
+            async with slots.take(count):
+                held.append(name)
+                await free.wait()
+
+        turns = [asyncio.create_task(hold(name, count)) for name, count in (("a", 0), ("b", 2), ("huge", 9), ("c", 1))]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert held == ["a", "b"], "the next one waits for all slots, and those behind it wait for their turn"
+        turns[2].cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert held == ["a", "b"]
+        free.set()
+        await asyncio.wait(turns)
+        async with slots.take(9):
+            return held
+
+    assert asyncio.run(main()) == ["a", "b", "c"], "a Turn that was cancelled gave back what it had"

@@ -28,7 +28,7 @@ NAME = "command"
 _FOLDER = "/home/agent/.rollout"
 _ADDRESS_SPACE = 1 << 40  # V8 reserves tens of GiB for WebAssembly; memory that is used is counted elsewhere
 _OUTPUT_KEPT = 64 * 1024  # bytes of stdout and stderr
-_GIVE_UP_S = 30.0  # for a program to end once its requests all fail
+_GIVE_UP_S = 10.0  # for a program to end once its requests all fail
 
 
 @dataclass(frozen=True)

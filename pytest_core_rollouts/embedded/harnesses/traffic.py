@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_core_rollouts.embedded.model import Exchange, sum_of, usage_of
@@ -54,15 +54,15 @@ class Traffic:
         usage = usage_of(reply) if isinstance(reply, Mapping) else None
         self._usages += [usage] if usage is not None else []
         self._uncounted += usage is None
+        self._guard(self._read_request, exchange.wire, exchange.request)
+        self._guard(self._read_reply, exchange.wire, reply)
+
+    def _guard(self, read: Callable[[str, Any], None], wire: str, value: Any) -> None:
         try:
-            self._read_request(exchange.wire, exchange.request)
-            self._read_reply(exchange.wire, reply)
+            read(wire, value)
         except Exception as problem:  # noqa: BLE001 - an agent can send anything, and must not end the Turn
-            why = (
-                str(problem)
-                if isinstance(problem, Malformed)
-                else f"a message that can't be read ({type(problem).__name__})"
-            )
+            odd = f"a message that can't be read ({type(problem).__name__})"
+            why = str(problem) if isinstance(problem, Malformed) else odd
             self._unread[why] = self._unread.get(why, 0) + 1
 
     def usage(self, *, in_flight: int) -> dict[str, Any] | None:
