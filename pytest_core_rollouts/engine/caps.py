@@ -1,4 +1,4 @@
-"""What a session may spend: time and tokens. Once it is spent nothing more starts; what is in flight finishes."""
+"""Limits on the time and the tokens of a session. Once one is reached, nothing more starts; what runs finishes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 
 @dataclass
 class Caps:
-    """Counts what is spent, and tells when it is too much.
+    """Counts what is spent, and says when a limit is reached.
 
-    Under xdist all processes share a `folder`: in it stands until when there is time, on the monotonic clock, which a
-    machine's processes have in common, and the tokens that each rollout took. Else they are counted in memory.
+    Under xdist all processes share a `folder`. Its files have the end of the time, on the monotonic clock, which is the
+    same in all processes of a machine, and the tokens of each rollout. Without a folder, they are counted in memory.
     """
 
     max_time: float | None = None
@@ -26,9 +26,9 @@ class Caps:
     until: float | None = None
     tokens: int = 0
     unknown: int = 0
-    """Attempts whose usage is unknown: they can't be counted."""
+    """Number of attempts whose usage is unknown, so that they can't be counted."""
     stopped: str | None = None
-    """Why something was not started."""
+    """Which limit was reached; None: none so far."""
     _read: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -37,7 +37,7 @@ class Caps:
         self.folder = folder
 
     def start(self) -> None:
-        """Rollouts are about to start: with the first of them, in whichever process, the time begins."""
+        """Start the time, unless this or another process has started it. Call it before rollouts start."""
         if self.max_time is None or self._until() < math.inf:
             return
         until = time.monotonic() + self.max_time
@@ -52,7 +52,7 @@ class Caps:
         self._until()
 
     def spend(self, tokens: int | None) -> None:
-        """Count an attempt that ran; None: its usage is unknown."""
+        """Count the tokens of an attempt; None: its usage is unknown."""
         if self.max_tokens is None:
             return
         with self._lock:
@@ -66,7 +66,7 @@ class Caps:
             os.close(descriptor)
 
     def reached(self) -> str | None:
-        """Why nothing more may start, or None."""
+        """Return why nothing more may start, or None."""
         self.stopped = self.stopped or self._reason()
         return self.stopped
 
@@ -80,12 +80,12 @@ class Caps:
         return None
 
     def spent(self) -> str:
-        """What is known of the tokens, in words."""
+        """Return the known tokens as text."""
         known = f"{self.tokens:,} tokens spent"
         return f"{known}, and those of {self.unknown:,} attempts, which are unknown" if self.unknown else known
 
     def count(self) -> None:
-        """Read what other processes spent since the last look."""
+        """Add what other processes have spent since the last call."""
         if self.folder is None or not (self.folder / "tokens").exists():
             return
         with self._lock, (self.folder / "tokens").open("rb") as file:

@@ -91,7 +91,7 @@ class CoreAccess:
             return None
 
     def reserve(self) -> None:
-        """Fix the embedded Core's address and key without starting it, so that other processes can be told."""
+        """Choose the embedded Core's address and key without starting it, so that other processes can get them."""
         if self.is_ours and self._process is None and self.base_url is None:
             from pytest_core_rollouts.embedded.launch import EmbeddedCore
 

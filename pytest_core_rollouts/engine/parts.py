@@ -1,4 +1,4 @@
-"""What an engine is built of: who grades, where rows go, and what a rollout gets that sets nothing itself."""
+"""The parts of an engine: its Core, where rows are stored, how answers are graded, and defaults for rollouts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class FunctionGrading:
 
 @dataclass(frozen=True)
 class Parts:
-    """What an engine is built of. `Engine(...)` makes them from its arguments; a pytest session makes its own."""
+    """The parts of an engine. `Engine(...)` makes them from its arguments; a pytest session makes its own."""
 
     core: CoreAccess
     store: RowStore
@@ -64,11 +64,11 @@ class Parts:
     keep_items: bool = True
     """Whether trajectories are read from the Core and stored."""
     keep_results: bool = True
-    """Whether outcomes carry trajectories to whoever reads them; rows have them in either case."""
+    """Whether outcomes contain trajectories. Rows contain them in any case."""
     resumed: Resumed | None = None
-    """An earlier run to be continued: its results are reused, or its answers graded again."""
+    """An earlier run to continue: its results are reused, or its answers graded again."""
     replay: Replay | None = None
-    """Recorded rollouts to be graded again: nothing is run."""
+    """Recorded rollouts to grade again; then nothing runs."""
     on_left_behind: Callable[[str], None] = lambda text: None
     """Called in the pool's thread with the name of each Session that could not be deleted, and the reason."""
     prepares: bool = True
@@ -77,7 +77,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Defaults:
-    """What a rollout gets if neither `submit` nor its task sets it."""
+    """The settings of a rollout that neither `submit` nor its task sets."""
 
     timeout: float = 900.0
     network: Network = field(default_factory=Network.disabled)
@@ -115,6 +115,6 @@ def make_parts(
     grade: Grader | None,
     caps: Caps,
 ) -> Parts:
-    """The parts of an engine that a training loop makes."""
+    """Return the parts of an engine with these arguments of its constructor."""
     store = RowStore(None if out is None else Path(out), also_to=save, caps=caps)
     return Parts(core, store, TaskGrading() if grade is None else FunctionGrading(grade), concurrency)

@@ -46,7 +46,7 @@ def affordable(concurrency: int) -> int:
 
 
 class Closeable(Protocol):
-    """What the pool needs to know of a client."""
+    """A client, as far as the pool uses it."""
 
     async def aclose(self) -> None: ...
 
@@ -57,7 +57,7 @@ ResultT = TypeVar("ResultT")
 
 
 class PoolStopped(Exception):
-    """The pool takes no jobs any more. `str()` says why."""
+    """The pool accepts no more jobs. `str()` says why."""
 
 
 class Pool(Generic[JobT, ClientT, ResultT]):
@@ -98,7 +98,7 @@ class Pool(Generic[JobT, ClientT, ResultT]):
         self._lock = threading.Lock()
         self._stopping: str | None = None
         self._finished = False
-        """Whether the thread has ended, or was given up."""
+        """Whether the thread has ended, or nobody waits for it any more."""
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -123,11 +123,11 @@ class Pool(Generic[JobT, ClientT, ResultT]):
 
     @property
     def pending(self) -> int:
-        """Jobs submitted and not started yet."""
+        """Number of jobs that were submitted and have not started."""
         return len(self._queue)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """Run `callback` in the pool's thread. Does nothing before the first job, or when everything is over."""
+        """Run `callback` in the pool's thread. Does nothing before the first job and after the end."""
         if self._thread is not None:
             self._call_soon(callback)
 
@@ -140,7 +140,7 @@ class Pool(Generic[JobT, ClientT, ResultT]):
             self._on_end(self._reason)
 
     def stop(self, reason: str) -> None:
-        """Start nothing more, give what is in flight CANCEL_SECONDS to end in order, and return when all is over.
+        """Start nothing more, give what is in flight CANCEL_SECONDS to end orderly, and return when it has ended.
 
         A second call returns at once.
         """

@@ -83,7 +83,7 @@ def check_instruction(task: Task, agent: Agent) -> None:
 
 
 def model_key(agent: Agent, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The key for the agent's own model endpoint; None without one. Raises MatrixError if there is no key."""
+    """Return the key for the agent's model endpoint; None without one. Raises MatrixError if the key is missing."""
     if agent.base_url is None or agent.api_key is not None:
         return agent.api_key
     name = agent.api_key_env or MODEL_KEY
@@ -93,7 +93,7 @@ def model_key(agent: Agent, environ: Mapping[str, str] = os.environ) -> str | No
 
 
 def why_skipped(task: Task, agent: Agent, *, embedded: bool, network: Network) -> str | None:
-    """Why this agent can't be given this task here; None if it can. `network`: what the rollout would get."""
+    """Return why the agent can't run this task here; None if it can. `network`: the network of the rollout."""
     if task.skip is not None:
         return task.skip
     if agent.harness == "oracle" and task.solution is None:

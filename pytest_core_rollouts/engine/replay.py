@@ -1,7 +1,7 @@
 """Recorded rollouts graded again: by today's expected answers, graders and tolerance, with no Core and no key.
 
 What a row says of the agent stays as it was: its answer, its time, its tokens, its Session, the digest of what it saw.
-What a row says of grading is made anew. A rollout that ended without an answer to grade (a timeout, a fault) keeps
+What a row says about grading is made again. A rollout that ended without an answer to grade (a timeout, a fault) keeps
 its result. The new rows name the old ones in `settings.replay_of`.
 """
 

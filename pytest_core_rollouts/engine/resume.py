@@ -1,9 +1,9 @@
-"""A run continued: which rows of its file still hold, which only have to be graded anew, what is owed.
+"""A run that is resumed: which rows are reused, which answers are graded again, and what has to run.
 
-A row holds where it has a reward and the same work would be done today: the same input, agent, labels, limit and
-network. If only the grading changed (or the grader failed), the recorded answer is graded anew. Everything else runs.
-An attempt whose Session is spent is followed by the next; where none is known, the same attempt is made again under
-the same key, so that Core gives back a Session that a dead process left there instead of making a second one.
+A row is reused if it has a reward and the same work would be done today: the same input, agent, labels, limit and
+network. If only the grading changed, or the grader failed, the recorded answer is graded again. Everything else runs.
+An attempt whose Session is known to be deleted is followed by the next one. If no Session is known, the same attempt
+is made again with the same key, so that the Core returns a Session that a killed process left, instead of a second one.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ MASKED = "an answer can't be graded again, because a known secret was masked in 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of one rollout: its row is reused or graded anew, or it runs, beginning with `attempt`.
+    """What a resume does with one rollout: reuses its row, grades its answer again, or runs it, starting with `attempt`.
 
-    `why` tells what changed since a row that had a reward.
+    `why`: what changed since a row that had a reward.
     """
 
     action: Literal["reuse", "grade", "run"]
@@ -46,20 +46,20 @@ class Verdict:
     attempt: int = 1
     why: str | None = None
     lacking: str | None = None
-    """What to say where the row's answer can't be graded again: files that the agent left are missing, or masked."""
+    """Why the row's answer can't be graded again: files that the agent left are missing, or masked."""
     core: str | None = None
-    """Where the row that is reused or graded anew was made."""
+    """The Core on which the row that is reused or graded again was made."""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """The rows of one run as its file had them when it was resumed, by rollout id, each with its offset."""
+    """The rows of one run that were in its file when it was resumed, by rollout id, each with its offset in bytes."""
 
     path: Path
     run_id: str
     rows: Mapping[str, Sequence[tuple[int, RolloutRecord]]] = field(repr=False)
     truncated_tail: str | None = None
-    """What was passed over at the end of the file."""
+    """What was skipped at the end of the file."""
 
     @classmethod
     def open(cls, path: Path, run_id: str | None = None) -> Resumed:
@@ -93,10 +93,10 @@ class Resumed:
             raise RecordsError(f"{path}: invalid run id {newest!r} in its rows; run without --rollout-resume")
         return cls(path, newest, rows, str(caught[-1].message) if caught else None)
 
-    # ---- for xdist's workers: what the controller read, as it read it
+    # ---- for xdist's workers, which get what the controller read
 
     def dump(self, file: Path) -> None:
-        """Write it to a file that `load` reads; far smaller than the JSONL with its trajectories."""
+        """Write the rows to a file for `load`; without trajectories it is far smaller than the JSONL."""
         with file.open("wb") as opened:
             for offset, record in (row for rows in self.rows.values() for row in rows):
                 opened.write(b"%d %s" % (offset, record.to_line()))
@@ -115,11 +115,11 @@ class Resumed:
 
     @cached_property
     def offsets(self) -> frozenset[int]:
-        """Where the rows begin: one at any other place was written since."""
+        """The offsets of the rows. A row with another offset was written after the resume started."""
         return frozenset(offset for rows in self.rows.values() for offset, _ in rows)
 
     def verdict(self, rollout: Rollout, *, marked: bool = True) -> Verdict:
-        """What its rows say about a rollout. `marked`: whether it is known if it is expected to fail."""
+        """Return what to do with a rollout. `marked`: whether it is known if the rollout is expected to fail."""
         rows = self.rows.get(rollout.rollout_id, ())
         changed = [(offset, record, changes(record, rollout)) for offset, record in rows]
         same = [(offset, record) for offset, record, what in changed if not what]
@@ -141,13 +141,13 @@ class Resumed:
         return Verdict("run", attempt=max(1, attempt), why=lost[-1] if lost else None, lacking=lacking)
 
     def source(self, rollout: Rollout) -> RolloutRecord:
-        """The row to be graded anew, whole. Raises RecordsError."""
+        """Return the whole row whose answer is graded again. Raises RecordsError."""
         offset = self.verdict(rollout).offset
-        assert offset is not None, "only a rollout with a row is graded anew"
+        assert offset is not None, "only a rollout with a row is graded again"
         return record_at(self.path, offset)
 
     def reused(self, verdict: Verdict) -> RolloutRecord:
-        """The row that is reused, but for its Items. Raises RecordsError."""
+        """Return the row that is reused, without its Items. Raises RecordsError."""
         assert verdict.offset is not None
         return replace(record_at(self.path, verdict.offset), items=None)
 
@@ -179,7 +179,7 @@ def _mark(path: Path, run_id: str) -> Path:
 
 
 def changes(record: RolloutRecord, rollout: Rollout) -> list[str]:
-    """What a row's rollout was given that today's would not be, grading apart."""
+    """Return the settings, except those of grading, in which a row differs from the rollout today."""
     asked = {"timeout": rollout.timeout, "network": rollout.network.wire()}
     found = {
         "input": record.input_digest != rollout.task.input_digest,
@@ -192,7 +192,7 @@ def changes(record: RolloutRecord, rollout: Rollout) -> list[str]:
 
 
 def _kept_otherwise(record: RolloutRecord, rollout: Rollout) -> bool:
-    """Whether files that a grader needs today were not asked for then."""
+    """Whether the files that are fetched for the grader have changed since."""
     outputs = rollout.task.outputs
     return outputs is not None and record.settings.get("outputs") != jsonable(outputs)
 
@@ -205,7 +205,7 @@ def _graded_otherwise(record: RolloutRecord, rollout: Rollout, *, marked: bool) 
 
 @dataclass
 class Plan:
-    """What a resumed session does with each rollout selected, by rollout id."""
+    """What a resumed session does with each selected rollout, by rollout id."""
 
     selected: Mapping[str, Chosen]
     verdicts: Mapping[str, Verdict]
@@ -214,15 +214,15 @@ class Plan:
 
     @property
     def to_run(self) -> int:
-        """Rollouts that have to run: these need a Core."""
+        """The number of rollouts that have to run, for which a Core is needed."""
         return self._count("run")
 
     def lines(self) -> Iterator[str]:
-        """What there is to say before the first rollout."""
+        """Yield the lines that are printed before the first rollout."""
         graded = self._count("grade")
         yield (
             f"resume: {self._count('reuse')} of {len(self.verdicts)} rollouts reused, "
-            + (f"{graded} graded anew, " if graded else "")
+            + (f"{graded} graded again, " if graded else "")
             + f"{self.to_run} to run"
         )
         if others := Counter(one.core for one in self.verdicts.values() if one.core not in (None, self.core)):
@@ -240,14 +240,14 @@ class Plan:
 
 
 def resume_command(args: Sequence[str], path: Path, run_id: str, here: Path) -> str:
-    """The whole command that goes on with a run, for a shell in the folder `here`; `args`: what pytest was given."""
+    """Return the command that continues a run, for a shell in the folder `here`. `args`: the arguments of pytest."""
     file = path.relative_to(here) if path.is_relative_to(here) else path
     named = str(file) if path.stem == run_id else f"{file}::{run_id}"  # the file may hold other runs, or will
     return shlex.join(["pytest", *_without(args, "--rollout-resume", "--rollout-out"), "--rollout-resume", named])
 
 
 def _without(args: Sequence[str], *options: str) -> Iterator[str]:
-    """The arguments without some options and their values."""
+    """Yield the arguments without some options and their values."""
     rest = iter(args)
     for arg in rest:
         if arg in options:

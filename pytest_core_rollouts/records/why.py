@@ -43,7 +43,7 @@ def why_text(
 ) -> str | None:
     """Return why the reward is not 1, in one line of at most LIMIT characters; None if it is 1.
 
-    * `note`: what the grade said. None: the last note of the row that is about the grade.
+    * `note`: the note of the grade. None: the last note of the row that is about the grade.
     * `masked`: removes secrets from a text. It is called before anything is shortened, because half a secret would not
       be found.
     * `hide_expected`: whether expected values are left out.

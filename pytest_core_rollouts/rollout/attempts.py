@@ -102,7 +102,7 @@ class RolloutRunner:
     save: Callable[[RolloutRecord], None]
     """Called in a thread, for several records at a time."""
     explain: Callable[[RolloutRecord, str | None], RolloutRecord] = lambda record, note: record
-    """Returns a record with its `why`; takes what its grade said too."""
+    """Returns a record with its `why`; takes the note of its grade too."""
     graders: Graders = field(default_factory=Graders)
     model_key: Callable[[Rollout], str | None] = field(default=lambda rollout: None, repr=False)
     """Returns the key for the rollout's own model endpoint."""

@@ -27,7 +27,7 @@ def test_without_limits_nothing_is_reached_and_nothing_written(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_last_token_reaches_it(folder: Path | None) -> None:
+def test_the_limit_is_reached_with_the_last_token(folder: Path | None) -> None:
     caps = Caps(max_tokens=300, folder=folder)
     for tokens in (100, 100, 99):
         caps.spend(tokens)
@@ -36,7 +36,7 @@ def test_the_last_token_reaches_it(folder: Path | None) -> None:
     assert caps.reached() == "--rollout-max-tokens 300 is reached: 300 tokens spent"
 
 
-def test_what_is_unknown_is_told_and_is_no_zero(folder: Path | None) -> None:
+def test_unknown_usage_is_reported_and_does_not_count_as_0(folder: Path | None) -> None:
     caps = Caps(max_tokens=1000, folder=folder)
     for tokens in (None, 0, None, 1234):
         caps.spend(tokens)
@@ -46,7 +46,7 @@ def test_what_is_unknown_is_told_and_is_no_zero(folder: Path | None) -> None:
     assert (caps.tokens, caps.unknown) == (1234, 2)
 
 
-def test_a_reason_once_given_stays(folder: Path | None) -> None:
+def test_the_first_reason_stays(folder: Path | None) -> None:
     caps = Caps(max_tokens=100, folder=folder)
     caps.spend(100)
     first = caps.reached()
@@ -54,7 +54,7 @@ def test_a_reason_once_given_stays(folder: Path | None) -> None:
     assert caps.reached() == first == caps.stopped
 
 
-def test_time_runs_from_the_start_on(folder: Path | None) -> None:
+def test_time_counts_from_the_first_start(folder: Path | None) -> None:
     caps = Caps(max_time=0.2, folder=folder)
     time.sleep(0.25)
     assert caps.reached() is None, "nothing has started"
@@ -67,7 +67,7 @@ def test_time_runs_from_the_start_on(folder: Path | None) -> None:
     assert caps.stopped == "--rollout-max-time 0.2 (seconds) is reached"
 
 
-def test_the_first_start_of_several_processes_stands(tmp_path: Path) -> None:
+def test_the_first_start_of_several_processes_counts(tmp_path: Path) -> None:
     several = [Caps(max_time=60 * number, folder=tmp_path) for number in (1, 2, 3)]
     threads = [threading.Thread(target=caps.start) for caps in several]
     for thread in threads:
@@ -91,7 +91,7 @@ print(caps.reached(), caps.until)
 """
 
 
-def test_processes_see_what_the_others_spent_and_when_it_ends(tmp_path: Path) -> None:
+def test_processes_share_tokens_and_the_end_of_the_time(tmp_path: Path) -> None:
     mine = Caps(max_time=3600, max_tokens=10**9, folder=tmp_path)
     mine.start()
     command = [sys.executable, "-c", SPEND, str(tmp_path)]
@@ -105,7 +105,7 @@ def test_processes_see_what_the_others_spent_and_when_it_ends(tmp_path: Path) ->
     assert (mine.tokens, mine.unknown) == (200 * 5 + 2 * 200 * 7, 2 * 200)
 
 
-def test_threads_lose_nothing(folder: Path | None) -> None:
+def test_tokens_of_all_threads_are_counted(folder: Path | None) -> None:
     caps = Caps(max_tokens=10**9, folder=folder)
 
     def spend() -> None:
@@ -122,7 +122,7 @@ def test_threads_lose_nothing(folder: Path | None) -> None:
     assert caps.tokens == 4 * 500 * 3
 
 
-def test_a_line_that_is_being_written_counts_once_it_is_whole(tmp_path: Path) -> None:
+def test_a_line_counts_once_it_is_complete(tmp_path: Path) -> None:
     caps = Caps(max_tokens=100, folder=tmp_path)
     (tmp_path / "tokens").write_bytes(b"50\n1")
     assert caps.reached() is None

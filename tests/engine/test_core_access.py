@@ -14,13 +14,13 @@ async def double(number: int) -> int:
     return 2 * number
 
 
-def test_a_result_and_an_exception_come_back() -> None:
+def test_run_in_thread_returns_the_result_or_raises_the_exception() -> None:
     assert run_in_thread(double(4)) == 8
     with pytest.raises(ValueError, match="negative"):
         run_in_thread(double(-1))
 
 
-def test_where_a_loop_runs_already() -> None:
+def test_run_in_thread_works_within_a_running_event_loop() -> None:
     async def within() -> int:
         return run_in_thread(double(21))
 

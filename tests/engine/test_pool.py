@@ -101,7 +101,7 @@ def test_a_result_can_be_waited_for_by_its_id() -> None:
         assert pool.next_done(0.05) is None
 
 
-def test_no_more_jobs_are_in_flight_than_allowed() -> None:
+def test_at_most_concurrency_jobs_are_in_flight() -> None:
     in_flight: list[int] = []
 
     async def run(connection: Connection, job: Job, stop: Stop) -> str:
@@ -118,7 +118,7 @@ def test_no_more_jobs_are_in_flight_than_allowed() -> None:
     assert len(Connection.made) == 3
 
 
-def test_clients_are_made_only_for_work_there_is() -> None:
+def test_clients_are_only_made_for_existing_jobs() -> None:
     with started(50) as pool:
         for job in jobs(20):
             pool.submit([job])
@@ -126,7 +126,7 @@ def test_clients_are_made_only_for_work_there_is() -> None:
     assert len(Connection.made) == 1
 
 
-def test_jobs_are_taken_while_others_run_and_from_any_thread() -> None:
+def test_jobs_can_be_submitted_at_any_time_from_any_thread() -> None:
     def submit(number: int) -> None:
         for index in range(50):
             pool.submit([Job(f"{number}-{index}", 0.001)])
@@ -140,7 +140,7 @@ def test_jobs_are_taken_while_others_run_and_from_any_thread() -> None:
             thread.join()
 
 
-def test_jobs_may_come_from_a_generator_and_an_id_may_come_again() -> None:
+def test_jobs_can_come_from_a_generator_and_repeat_an_id() -> None:
     with started() as pool:
         pool.submit(Job(f"job-{index}") for index in range(3))
         assert len(taken(pool, 3)) == 3
@@ -148,7 +148,7 @@ def test_jobs_may_come_from_a_generator_and_an_id_may_come_again() -> None:
         assert pool.wait("job-0", TIMEOUT) == "job-0"
 
 
-def test_thousands_of_tiny_jobs_take_time_in_proportion() -> None:
+def test_thousands_of_tiny_jobs_take_linear_time() -> None:
     def seconds(number: int) -> float:
         with started(100) as pool:
             began = time.process_time()
@@ -162,7 +162,7 @@ def test_thousands_of_tiny_jobs_take_time_in_proportion() -> None:
     assert large < 8 * small * 2.5 + 0.5
 
 
-def test_results_that_nobody_takes_in_order_are_found_fast() -> None:
+def test_results_are_found_fast_in_any_order() -> None:
     with started(100) as pool:
         pool.submit(jobs(10000))
         began = time.monotonic()
@@ -174,7 +174,7 @@ def test_results_that_nobody_takes_in_order_are_found_fast() -> None:
 # Faults
 
 
-def test_what_a_job_raises_halts_the_engine_and_is_told() -> None:
+def test_an_exception_of_a_job_halts_the_engine_and_is_the_reason() -> None:
     async def full(stop: Stop) -> None:
         raise OSError("no space left on the device")
 
@@ -189,7 +189,7 @@ def test_what_a_job_raises_halts_the_engine_and_is_told() -> None:
         assert pool.started == 2
 
 
-def test_what_is_in_flight_when_the_engine_is_halted_goes_on() -> None:
+def test_jobs_in_flight_continue_after_a_halt() -> None:
     with started(2) as pool:
         pool.submit([Job("one", 0.3), Job("two", 0.3), *jobs(5)])
         while pool.in_flight < 2:
@@ -202,7 +202,7 @@ def test_what_is_in_flight_when_the_engine_is_halted_goes_on() -> None:
         assert pool.started == 2
 
 
-def test_a_client_that_can_not_be_made_halts_the_engine() -> None:
+def test_a_failed_connect_halts_the_engine() -> None:
     def connect() -> Connection:
         raise ValueError("base URL 'nonsense': expected http(s)://host")
 
@@ -213,7 +213,7 @@ def test_a_client_that_can_not_be_made_halts_the_engine() -> None:
     pool.stop("over")
 
 
-def test_no_loop_no_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_event_loop_the_run_ends_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_loop() -> None:
         raise OSError(24, "Too many open files")
 
@@ -226,7 +226,7 @@ def test_no_loop_no_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("concurrency", [0, -1])
-def test_there_is_at_least_one_place(concurrency: int) -> None:
+def test_concurrency_must_be_positive(concurrency: int) -> None:
     with pytest.raises(ValueError, match="expected a positive integer"):
         CollectingPool(Connection, run_job, concurrency=concurrency)
 
@@ -234,7 +234,7 @@ def test_there_is_at_least_one_place(concurrency: int) -> None:
 # Stopping
 
 
-def test_a_stop_is_told_to_what_runs_and_drops_what_waits() -> None:
+def test_a_stop_reaches_running_jobs_and_drops_waiting_ones() -> None:
     heeded: list[float] = []
 
     async def heed(stop: Stop) -> None:
@@ -260,7 +260,7 @@ def test_a_stop_is_told_to_what_runs_and_drops_what_waits() -> None:
             pool.submit(jobs(1))
 
 
-def test_a_job_that_does_not_heed_a_stop_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_ignores_a_stop_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "CANCEL_SECONDS", 0.2)
     monkeypatch.setattr(pool_module, "CLOSE_SECONDS", 0.2)
     with started(1) as pool:
@@ -295,7 +295,7 @@ def test_a_second_stop_returns_at_once() -> None:
             pool.next_done(TIMEOUT)
 
 
-def test_somebody_who_waits_hears_of_a_stop() -> None:
+def test_waiting_for_a_result_ends_with_a_stop() -> None:
     told: list[str] = []
 
     def wait(pool: Plain) -> None:
@@ -322,7 +322,7 @@ def test_an_engine_without_work_has_no_thread() -> None:
             pool.next_done(TIMEOUT)
 
 
-def test_nothing_starts_while_it_is_not_admitted_and_what_runs_makes_way_for_it() -> None:
+def test_jobs_wait_until_they_are_admitted() -> None:
     seen: list[int] = []
 
     def admits(in_flight: int) -> bool:

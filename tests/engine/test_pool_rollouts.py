@@ -53,7 +53,7 @@ def to_the_end(pool: CollectingPool[Rollout, Client, Outcome]) -> None:
         pass
 
 
-def test_many_rollouts_at_once() -> None:
+def test_many_rollouts_run_at_once() -> None:
     with FakeCore(script=lambda body: Script(prepare_seconds=0.05, turn_seconds=0.2, answer=RIGHT)) as core:
         with rollouts(core, 50) as (pool, keeper):
             pool.submit(plan(sample=sample) for sample in range(150))
@@ -73,7 +73,7 @@ def _in_flight(core: FakeCore) -> Iterator[int]:
         yield number
 
 
-def test_a_fault_of_one_rollout_touches_no_other() -> None:
+def test_a_fault_of_one_rollout_does_not_affect_others() -> None:
     with FakeCore(script=lambda body: Script(turn_seconds=0.2, answer=RIGHT)) as core:
 
         def spoil(request: Request) -> Fault | None:
@@ -128,7 +128,7 @@ def test_stopping_many_rollouts_leaves_no_session() -> None:
         assert all(session.deleted for session in core.sessions.values())
 
 
-def test_stopping_with_a_core_that_has_gone() -> None:
+def test_a_stop_ends_if_the_core_is_gone() -> None:
     with FakeCore(script=lambda body: Script(never_ends=True)) as core:
         with rollouts(core, 10) as (pool, keeper):
             pool.submit(plan(sample=sample, timeout=60) for sample in range(10))

@@ -114,7 +114,7 @@ def rewards(rows: Sequence[RolloutRecord]) -> list[tuple[str, float | None]]:
 @example([Case(b'{"x": ' * 99 + b"1" + b"}" * 99), Case(b"[" * 101), Case(b"x" * TEXT_LIMIT * 2)])
 @example([Case(json.dumps({"\\ud835": SECRET, "\ud835": None}).encode())])
 @example([Case(json.dumps({"x": SECRET, "y": "\ud835"}).encode()), Case(b"{}", {"a": SECRET.encode()}, broken=True)])
-def test_a_replay_shows_a_grader_what_it_was_shown(cases: list[Case]) -> None:
+def test_a_replay_gives_a_grader_the_same_input(cases: list[Case]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, name) for name in ("old.jsonl", "00a1.jsonl", "00a2.jsonl")]
         recorded(paths[0], cases)

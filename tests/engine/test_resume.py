@@ -1,4 +1,4 @@
-"""What a resume makes of rows: which are reused, which are graded anew, what runs and as which attempt."""
+"""What a resume does with rows: which are reused, which are graded again, what runs and as which attempt."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ UNGRADED = row(None, error="the grader raised", timings={"create": 0.1, "turn": 
 @pytest.mark.parametrize(
     "rewarded", [row(1.0), row(0.0), row(0.5), row(0.0, status="timeout"), row(0.0, status="failed")]
 )
-def test_a_reward_is_reused_whatever_it_is(tmp_path: Path, rewarded: RolloutRecord) -> None:
+def test_any_reward_is_reused(tmp_path: Path, rewarded: RolloutRecord) -> None:
     assert verdict(tmp_path, rewarded) == Verdict("reuse", 0)
 
 
@@ -72,13 +72,13 @@ def test_without_a_reward_the_next_attempt_runs(tmp_path: Path, status: str) -> 
     assert verdict(tmp_path, row(None, status=status)) == Verdict("run", attempt=2)
 
 
-def test_an_attempt_that_had_no_session_is_made_again_under_its_key(tmp_path: Path) -> None:
+def test_an_attempt_without_a_session_is_made_again_with_its_key(tmp_path: Path) -> None:
     assert verdict(tmp_path, dataclasses.replace(ERROR, session_id=None)) == Verdict("run", attempt=1)
     spent = row(None, attempt=3)
     assert verdict(tmp_path, spent, dataclasses.replace(ERROR, session_id=None)) == Verdict("run", attempt=4)
 
 
-def test_a_row_of_a_rollout_that_was_given_up(tmp_path: Path) -> None:
+def test_a_rollout_whose_worker_died_runs_again(tmp_path: Path) -> None:
     assert verdict(tmp_path, lost_record(plan(), "its worker died 2 times")) == Verdict("run", attempt=1)
 
 
@@ -86,17 +86,17 @@ def test_a_rollout_without_rows_runs(tmp_path: Path) -> None:
     assert verdict(tmp_path, row(1.0), today=plan(sample=1)) == Verdict("run", attempt=1)
 
 
-def test_the_first_reward_counts_whatever_came_before_and_after(tmp_path: Path) -> None:
+def test_the_first_reward_counts(tmp_path: Path) -> None:
     assert verdict(tmp_path, ERROR, row(0.0, attempt=2), row(1.0, attempt=3), ERROR) == Verdict("reuse", 1)
 
 
-def test_an_answer_that_could_not_be_graded_is_graded_anew(tmp_path: Path) -> None:
+def test_an_answer_that_could_not_be_graded_is_graded_again(tmp_path: Path) -> None:
     assert verdict(tmp_path, UNGRADED) == Verdict("grade", 0)
     assert verdict(tmp_path, UNGRADED, ERROR, UNGRADED) == Verdict("grade", 2), "the newest of them"
     assert verdict(tmp_path, UNGRADED, row(1.0, attempt=2)) == Verdict("reuse", 1)
 
 
-def test_files_that_a_grader_wants_must_still_be_there(tmp_path: Path) -> None:
+def test_an_answer_whose_kept_files_are_missing_runs_again(tmp_path: Path) -> None:
     kept = dataclasses.replace(
         UNGRADED, outputs=[{"file": "kept/plot.png", "path": "plot.png", "size": 3, "sha256": "e"}]
     )
@@ -130,25 +130,25 @@ CHANGED: dict[str, tuple[Rollout, str]] = {
 
 
 @pytest.mark.parametrize(("today", "why"), CHANGED.values(), ids=CHANGED)
-def test_what_was_given_otherwise_runs_again_and_says_why(tmp_path: Path, today: Rollout, why: str) -> None:
+def test_a_rollout_with_other_settings_runs_again_with_the_reason(tmp_path: Path, today: Rollout, why: str) -> None:
     assert verdict(tmp_path, row(1.0), today=today) == Verdict("run", attempt=2, why=why)
     assert verdict(tmp_path, ERROR, today=today) == Verdict("run", attempt=2), "no result is lost"
     assert changes(row(1.0, rollout=today), today) == []
 
 
-def test_what_was_changed_back_is_reused_and_counts_again(tmp_path: Path) -> None:
+def test_a_setting_that_was_changed_back_makes_its_row_count_again(tmp_path: Path) -> None:
     other = plan(timeout=11.0)
     assert verdict(tmp_path, row(1.0), row(0.0, rollout=other, attempt=2)) == Verdict("reuse", 0, counts=False)
     assert verdict(tmp_path, row(1.0), row(0.0, rollout=other, attempt=2), today=other) == Verdict("reuse", 1)
 
 
-def test_another_grading_grades_the_answer_anew(tmp_path: Path) -> None:
+def test_a_changed_grading_grades_the_answer_again(tmp_path: Path) -> None:
     regraded = plan(dataclasses.replace(TASK, expected={"n": 2}))
     assert verdict(tmp_path, row(1.0), today=regraded) == Verdict("grade", 0)
     assert verdict(tmp_path, row(1.0), row(0.0, rollout=regraded), today=regraded) == Verdict("reuse", 1)
 
 
-def test_a_mark_that_came_since_is_told_in_the_row(tmp_path: Path) -> None:
+def test_a_new_xfail_mark_is_recorded_in_the_row(tmp_path: Path) -> None:
     marked = plan(xfail="too hard")
     assert verdict(tmp_path, row(1.0), today=marked) == Verdict("grade", 0)
     assert resumed(tmp_path, row(1.0)).verdict(marked, marked=False).action == "reuse", "where marks are not known yet"
@@ -157,7 +157,7 @@ def test_a_mark_that_came_since_is_told_in_the_row(tmp_path: Path) -> None:
 # ---- files
 
 
-def test_the_newest_run_of_a_file_or_the_one_named(tmp_path: Path) -> None:
+def test_the_newest_run_or_the_named_one_is_resumed(tmp_path: Path) -> None:
     newer = "20261130T000000Z-0000"
     path = tmp_path / "r.jsonl"
     for one in (row(1.0), row(0.0, rollout=plan(run_id=newer)), row(1.0, rollout=plan(sample=1))):
@@ -201,7 +201,7 @@ def test_a_mark_names_a_run_that_has_no_row_yet(tmp_path: Path) -> None:
         Resumed.open(path, newer)
 
 
-def test_half_a_row_is_named_and_owed(tmp_path: Path) -> None:
+def test_half_a_row_is_reported_and_runs_again(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     append(path, row(1.0))
     append(path, row(1.0, rollout=plan(sample=1)))
@@ -211,7 +211,7 @@ def test_half_a_row_is_named_and_owed(tmp_path: Path) -> None:
     assert [found.verdict(plan(sample=sample)).action for sample in (0, 1)] == ["reuse", "run"]
 
 
-def test_workers_know_what_the_controller_read(tmp_path: Path) -> None:
+def test_workers_get_the_rows_that_the_controller_read(tmp_path: Path) -> None:
     rows = [row(1.0), ERROR, row(0.0, rollout=plan(sample=1)), row(1.0, rollout=plan(sample=2, timeout=11.0))]
     found = resumed(tmp_path, *rows)
     found.dump(tmp_path / "told")
@@ -237,5 +237,5 @@ COMMANDS: list[tuple[list[str], str, str]] = [
 
 
 @pytest.mark.parametrize(("given", "file", "told"), COMMANDS)
-def test_the_command_that_goes_on(tmp_path: Path, given: list[str], file: str, told: str) -> None:
+def test_the_resume_command(tmp_path: Path, given: list[str], file: str, told: str) -> None:
     assert resume_command(given, tmp_path / file, RUN_ID, tmp_path) == told

@@ -156,7 +156,7 @@ def pytest_runtest_logreport(report):
 def test_a_rollout_whose_worker_crashed_runs_again_once_with_pytest_rerunfailures(
     beside: Beside, way: tuple[str, ...], dies: str
 ) -> None:
-    """pytest-rerunfailures queues anew what killed its worker, too."""
+    """pytest-rerunfailures also queues again what killed its worker."""
     beside.project.write("conftest.py", DIES.format(task=dies))
     result = beside.run("--reruns", "2", "--only-rerun", "Fault", "--rollout-retries", "0", *way)
     assert (beside.project.path / "died").exists()

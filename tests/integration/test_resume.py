@@ -247,7 +247,7 @@ def test_answers_are_graded_again_without_a_session_if_only_grading_changed(
     two_tasks.write("tasks/b/expected.json", json.dumps({"x": 3}))
     requests = len(core.requests)
     result = two_tasks.run_apart("tasks", "--samples", "2", *workers, "--rollout-resume", jsonl(two_tasks))
-    assert "resume: 2 of 4 rollouts reused, 2 graded anew, 0 to run" in text_of(result)
+    assert "resume: 2 of 4 rollouts reused, 2 graded again, 0 to run" in text_of(result)
     assert outcomes(result) == {"passed": 2, "failed": 2}, text_of(result)
     assert len(core.sessions) == 4
     assert {request.route for request in core.requests[requests:]} == {"sessions"}, "only a look for leftovers"
