@@ -33,7 +33,7 @@ MASKED = "an answer can't be graded again, because a known secret was masked in 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a resume does with one rollout: reuses its row, grades its answer again, or runs it, starting with `attempt`.
+    """What a resume does with a rollout: reuses its row, grades its answer again, or runs it, starting with `attempt`.
 
     `why`: what changed since a row that had a reward.
     """
