@@ -124,6 +124,7 @@ RESPONSE_FAULTS: Mapping[str, FaultPolicy] = {
     ),
     "409": _response("the Session is busy", attempt=True),
     "413 request_too_large": _response("the task's files or its instruction are too large"),
+    "413": _response("the task's files or its instruction are too large"),
     "429 insufficient_quota": _response("the account has no credit left, or has reached a limit", stops=True),
     **{f"429 {code}": _response(what, stops=True) for code, what in _NO_CREDIT.items()},
     "429": _response("too many requests", Retry.WHILE_PATIENT, attempt=True),
