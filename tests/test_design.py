@@ -51,7 +51,7 @@ INSIDE = {
         "sharding shared_folder display signals"
     ),
     "collecting": "__init__ generated selection shards collect explain nodeids inactive task_data",
-    "options": "__init__ settings activation agents agent_file values declared",
+    "options": "__init__ settings activation agents agent_file skill_folder values declared",
     "engine": "__init__ engine parts core_access pool preflight replay runs store caps resume",
     "rollout": (
         "__init__ attempts attempt_state fetching session_creation adaptive_limit session_adoption session_deletion "

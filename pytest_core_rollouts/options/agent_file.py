@@ -2,7 +2,8 @@
 
 All keys are optional: `name` (default: the file's name without its ending), `harness`, `model`, `protocol`,
 `base_url`, `api_key_env` (the name of an environment variable; a file never contains the key itself), `instructions`,
-`tools` and `skills` (lists of mappings, sent unchanged), `harness_config` (a mapping, sent unchanged),
+`tools` (a list of mappings, sent unchanged), `skills` (a list of folders, or of mappings that are sent unchanged),
+`harness_config` (a mapping, sent unchanged),
 `context_window` and `max_output_tokens` (tokens). On OpenAI's service: `container_size`, `reasoning` (the effort) and
 `service_tier`.
 """
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from pytest_core_rollouts.options.skill_folder import pack_skill
 from pytest_core_rollouts.tasks.folders import fs_name, utf8_name
 from pytest_core_rollouts.tasks.harness_file import HarnessError, is_harness_file, load_harness
 from pytest_core_rollouts.tasks.matrix import (
@@ -29,6 +31,7 @@ from pytest_core_rollouts.tasks.strict_yaml import (
     Invalid,
     Rule,
     YamlError,
+    YamlFile,
     describe,
     each,
     load_yaml,
@@ -53,7 +56,9 @@ def load_agent(path: Path, project: Path | None = None) -> Agent:
     except OSError as error:
         raise AgentError(f"{path}: can't be read: {error.strerror}; pass the path of an agent file") from None
     try:
-        values = {"name": utf8_name(path.stem), **load_yaml(path, content).checked(_RULES)}
+        file = load_yaml(path, content)
+        values = {"name": utf8_name(path.stem), **file.checked(_RULES)}
+        values["skills"] = tuple(_skill(file, index, one) for index, one in enumerate(values.get("skills", ())))
         if is_harness_file(harness := values.get("harness", "")):
             values["harness_file"] = load_harness(path.parent / fs_name(harness), project)
         agent = Agent(**values)
@@ -62,6 +67,14 @@ def load_agent(path: Path, project: Path | None = None) -> Agent:
     if (problem := name_problem(str(agent.name))) is not None:
         raise AgentError(f'{path}: {problem}, or set "name" in it')
     return agent
+
+
+def _skill(file: YamlFile, index: int, given: str | dict[str, Any]) -> dict[str, Any]:
+    """Return a skill as it is sent; a folder's is packed."""
+    try:
+        return pack_skill(file.path.parent / fs_name(given)) if isinstance(given, str) else given
+    except Invalid as invalid:
+        raise file.error(invalid.problem, ("skills", index)) from None
 
 
 def _name(value: Any) -> str:
@@ -114,6 +127,12 @@ def _mappings(value: Any) -> tuple[dict[str, Any], ...]:
     return tuple(each(mapping)(value))
 
 
+def _skills(value: Any) -> tuple[str | dict[str, Any], ...]:
+    if not isinstance(value, list):
+        raise Invalid(f"expected a list of folders, got {describe(value)}; write it as [skills/one]")
+    return tuple(each(lambda one: text(one) if isinstance(one, str) else mapping(one))(value))
+
+
 _RULES: Final[Mapping[str, Rule]] = {
     "name": _name,
     "harness": _harness,
@@ -123,7 +142,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     "api_key_env": _api_key_env,
     "instructions": text,
     "tools": _mappings,
-    "skills": _mappings,
+    "skills": _skills,
     "harness_config": mapping,
     "context_window": positive_integer,
     "max_output_tokens": positive_integer,

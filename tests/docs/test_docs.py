@@ -50,6 +50,7 @@ NOT_RUN = {
     "pytest tasks --core openai": "needs OpenAI's service; integration/test_openai_service.py has a fake one",
     "pytest tasks --core embedded --harness codex": "needs a model server; integration/test_real_agents.py has one",
     "pytest tasks --core embedded --harness ./tiny": "needs a model server; integration/test_harness_files.py has one",
+    "python -m pytest_core_rollouts compare skill.jsonl": "needs a run on a model server, too",
     "pytest tasks --core embedded --rollout-agent": "needs a model server, too",
     "--rollout-model-params": "is an option, not a command",
     "python examples/grpo_bandit.py": "needs a clone; test_docs_training.py and tests/examples/ run it",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from tests.integration.conftest import Project, outcomes, text_of, usage_error
 from tests.integration.test_real_agents import REPOSITORY, failing, solving
 from tests.support.agents import KEY
-from tests.support.scripted_models import Ask, Reply, Script, ScriptedModel, Shell
+from tests.support.scripted_models import Ask, Reply, Say, Script, ScriptedModel, Shell
 
 pytestmark = pytest.mark.usefixtures("no_core")
 
@@ -92,6 +94,28 @@ def test_ini_key_and_agent_file_name_a_harness_file_relative_to_themselves(bundl
     assert {(row["agent"]["slug"], row["harness"]) for row in bundled.records} == {("sure", "tiny"), ("tiny-n", "tiny")}
     replayed = bundled.run_apart("tasks", "--rollout-replay", str(bundled.results[0].relative_to(bundled.path)))
     assert outcomes(replayed) == {"failed": 2}, text_of(replayed)
+
+
+def test_skill_reaches_the_agent_of_a_harness_file_and_its_effect_is_compared(bundled: Project) -> None:
+    bundled.write("agents/skills/csv/SKILL.md", "---\nname: csv\ndescription: How to read CSV.\n---\nUse csv.\n")
+    bundled.write("agents/able.yaml", f"{(EXAMPLES / 'tiny.yaml').read_text()}skills: .agents/skills\n")
+
+    def script(ask: Ask) -> Reply:
+        return Shell("cat ~/.agents/skills/csv/SKILL.md && exit 3") if ask.step == 0 else Say("Done.")
+
+    with ScriptedModel(script) as model:
+        for name, skills in (("plain", ""), ("skilled", "skills: [skills/csv]\n")):
+            agent = f"harness: able.yaml\nmodel: m\nbase_url: {model.url}/v1\n{skills}"
+            bundled.write(f"agents/{name}.yaml", agent)
+        agents = ("--rollout-agent", "agents/plain.yaml", "--rollout-agent", "agents/skilled.yaml")
+        result = bundled.run_apart("tasks/orders-json", "--core", "embedded", *agents)
+    assert outcomes(result) == {"failed": 2}, text_of(result)
+    outputs = {row["agent"]["slug"]: row["items"][2]["output"] for row in bundled.records}
+    assert "No such file" in outputs["plain"]
+    assert "description: How to read CSV." in outputs["skilled"]
+    verb = ("-m", "pytest_core_rollouts", "compare", str(bundled.results[0]))
+    compared = subprocess.run([sys.executable, *verb], capture_output=True, text=True, cwd=bundled.path)
+    assert "skilled" in compared.stdout, compared
 
 
 def refusal(project: Project, mounts: str, *more: str) -> str:
