@@ -12,7 +12,7 @@ from pytest_core_rollouts.checking.grading_checks import SAME_REWARD, KnownGrade
 from pytest_core_rollouts.embedded.hidden import Places
 from pytest_core_rollouts.engine.core_access import CoreAccess, EmbeddedOptions
 from pytest_core_rollouts.engine.engine import Engine
-from pytest_core_rollouts.engine.parts import Parts
+from pytest_core_rollouts.engine.parts import Defaults, Grading, Parts
 from pytest_core_rollouts.engine.preflight import why_skipped
 from pytest_core_rollouts.engine.store import RowStore
 from pytest_core_rollouts.records.record import RolloutRecord
@@ -23,8 +23,8 @@ from pytest_core_rollouts.text import reward_text
 
 CODES: Final = frozenset(("solution-fails", "solution-unstable", "nop-passes"))
 """The codes that these checks look for."""
-TIMEOUT: Final = 300.0
-"""Seconds for a solution whose task sets no limit."""
+DEFAULTS: Final = Defaults(timeout=300.0, failed_turns=None)
+"""What a task gets that sets nothing itself: 300 s, because a solution is a script."""
 _ORACLE: Final = Agent(harness="oracle")
 _NOP: Final = Agent(harness="nop")
 
@@ -37,15 +37,23 @@ def run_findings(
     `found`: for each task, the codes that are reported already; the same fault is not reported again.
     Raises CoreError if no embedded Core can run on this machine.
     """
+    records = run_tasks(tasks, grading, places)
+    for task in tasks:
+        yield from _Judge(task, found[task.id], grading).findings([each for each in records if each.task == task.id])
+
+
+def run_tasks(tasks: Sequence[Task], grading: Grading, places: Places) -> list[RolloutRecord]:
+    """Run each solution twice, and an agent that does nothing once, and return the rows, masked. Raises CoreError."""
     core = CoreAccess(None, None, embedded=EmbeddedOptions())
-    parts = Parts(core, RowStore(), grading, keep_items=False, prepares=False)
+    rows: list[RolloutRecord] = []
+    parts = Parts(core, RowStore(also_to=rows.append), grading, keep_items=False, prepares=False)
     run_id = new_run_id()
     rollouts = [rollout for task in tasks for rollout in _rollouts(task, run_id)]
     with Engine.of(parts) as engine:
         engine.prepare([(rollout.task, rollout.agent) for rollout in rollouts], places)
-        records = list(engine.submit_rollouts(rollouts).records())
-    for task in tasks:
-        yield from _Judge(task, found[task.id], grading).findings([each for each in records if each.task == task.id])
+        for _ in engine.submit_rollouts(rollouts).records():
+            pass
+    return rows
 
 
 def can_run(task: Task) -> bool:
@@ -58,7 +66,7 @@ def can_run(task: Task) -> bool:
 def _rollouts(task: Task, run_id: str) -> Iterator[Rollout]:
     agents = [(_NOP, 0)] if task.solution_file is None else [(_ORACLE, 0), (_ORACLE, 1), (_NOP, 0)]
     for agent, sample in agents:
-        yield Rollout(task, agent, sample, run_id, timeout=task.timeout or TIMEOUT)
+        yield DEFAULTS.rollout(task, agent, sample, run_id, labels={}, timeout=None)
 
 
 @dataclass(frozen=True)

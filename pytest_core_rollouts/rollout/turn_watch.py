@@ -47,6 +47,8 @@ STREAMING_PAUSE = 300.0
 """Seconds between polls while the stream works."""
 BACKOFF_FIRST, BACKOFF_MAX = 0.2, 22.5
 """Seconds between polls after an announced end: the first pause, and the longest after doubling."""
+CREATED_AT_ERROR = 1.0
+"""Seconds by which an adopted Session may be younger than it seems: its creation is given in whole seconds."""
 CANCEL_PAUSE_FIRST, CANCEL_PAUSE_MAX = 0.05, 1.0
 """Seconds between polls of a cancelled Turn: the first pause, and the longest."""
 SESSION_POLL_INTERVAL = 2
@@ -257,8 +259,9 @@ class TurnWatch:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the limit."""
-        return self._extended_limit - (time.monotonic() - self._started_at)
+        """Seconds until the Turn is over its limit for certain."""
+        error = 0.0 if self._created_at is None else CREATED_AT_ERROR
+        return self._extended_limit + error - (time.monotonic() - self._started_at)
 
     @property
     def _extended_limit(self) -> float:

@@ -1,4 +1,4 @@
-"""The engine treats tasks, keys and Cores as a pytest session does (faults E01 to E08)."""
+"""The engine treats tasks, keys and Cores as a pytest session does."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def write_task(root: Path, name: str, *, yaml: str = "", expected: str | None = 
     return folder
 
 
-# ---- E01, E06: grading
+# ---- grading
 
 
 def test_engine_grades_by_the_rules_of_the_task(core: FakeCore, tmp_path: Path) -> None:
-    """Fault E01: a task with `grading:` rules got reward 0 where a session gave 1."""
+    """Earlier, a task with `grading:` rules got reward 0 where a session gave 1."""
     folder = write_task(tmp_path, "rules", expected='{"n": "ONE"}', yaml="grading: {n: {ignore_case: true}}\n")
     with Engine(core.base_url, core.api_key) as engine:
         [record] = engine.submit(load_task(folder, folder.name)).records()
@@ -74,7 +74,7 @@ def test_engine_grades_by_the_rules_of_the_task(core: FakeCore, tmp_path: Path) 
 
 
 def test_engine_grades_by_a_grader_file(core: FakeCore, tmp_path: Path) -> None:
-    """Fault E01: a task with only grader.py was an error. The grader never sees a model key."""
+    """Earlier, a task with only grader.py was an error. The grader never sees a model key."""
     task = load_task(write_task(tmp_path, "own", expected=None, grader=GRADER), "own")
     agent = Agent("codex", "policy", base_url="http://127.0.0.1:9/v1", api_key=KEY)
     with Engine(core.base_url, core.api_key) as engine:
@@ -83,20 +83,20 @@ def test_engine_grades_by_a_grader_file(core: FakeCore, tmp_path: Path) -> None:
 
 
 def test_task_with_a_grader_file_can_be_pickled(core: FakeCore, tmp_path: Path) -> None:
-    """Fault E06: TypeError, because the grader holds a lock."""
+    """Earlier, this was a TypeError, because the grader held a lock."""
     task = load_task(write_task(tmp_path, "own", expected=None, grader=GRADER), "own")
     with Engine(core.base_url, core.api_key) as engine:
         [record] = engine.submit(pickle.loads(pickle.dumps(task))).records()
     assert record.reward == 1.0
 
 
-# ---- E02: masking and `planned`
+# ---- masking and `planned`
 
 
 def test_engine_masks_secrets_and_counts_what_it_planned(
     core: FakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault E02: the secret of a task stood in the rows, and `planned` was empty."""
+    """Earlier, the secret of a task was in the rows, and `planned` was empty."""
     monkeypatch.setenv("TASK_TOKEN", SECRET)
     folder = write_task(tmp_path, "secret", yaml="env: {T: {from_env: TASK_TOKEN, secret: true}}\n")
     core.script = lambda body: Script(answer=f'{{"n": "{SECRET}"}}'.encode())
@@ -111,11 +111,11 @@ def test_engine_masks_secrets_and_counts_what_it_planned(
     assert {(row.planned["group"], row.planned["agent"], row.planned["run"]) for row in rows} == {(2, 4, 4)}
 
 
-# ---- E03: what never leaves
+# ---- what never leaves
 
 
 def test_key_and_solution_are_refused_where_the_request_is_built(core: FakeCore, tmp_path: Path) -> None:
-    """Fault E03: solve.sh and the key went out when the caller did not look."""
+    """Earlier, solve.sh and the key were sent when the caller did not look."""
     with pytest.raises(ValueError, match="refusing to send the API key"):
         Client("http://core.example/v1", "key")
     with pytest.raises(ValueError, match="refusing to send the API key"):
@@ -136,13 +136,13 @@ def test_key_and_solution_are_refused_where_the_request_is_built(core: FakeCore,
     assert not core.requests
 
 
-# ---- E04: a missing program
+# ---- a missing program
 
 
 def test_missing_agent_program_is_an_error_before_the_first_session(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Fault E04: every reward was None, and the training loop went on."""
+    """Earlier, every reward was None, and the training loop went on."""
     monkeypatch.setattr(launch, "why_missing", lambda harness: f"{harness} is not installed: npm install -g it")
     agent = Agent("codex", "policy", base_url="http://127.0.0.1:9/v1", api_key=KEY)
     saved: list[RolloutRecord] = []
@@ -151,11 +151,11 @@ def test_missing_agent_program_is_an_error_before_the_first_session(
     assert saved == []
 
 
-# ---- E05: event loops
+# ---- event loops
 
 
 def test_engine_runs_under_the_policy_of_uvloop(core: FakeCore) -> None:
-    """Fault E05: with uvloop's policy every rollout was an error (`happy_eyeballs_delay`)."""
+    """Earlier, with uvloop's policy, every rollout was an error (`happy_eyeballs_delay`)."""
     uvloop = pytest.importorskip("uvloop", reason="pip install uvloop")
     before = asyncio.get_event_loop_policy()
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
@@ -171,13 +171,13 @@ def test_engine_runs_under_the_policy_of_uvloop(core: FakeCore) -> None:
         asyncio.set_event_loop_policy(before)
 
 
-# ---- E07: settings of tasks
+# ---- settings of tasks
 
 
 def test_settings_of_tasks_apply_as_in_a_session(
     core: FakeCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault E07: skip ran, samples and xfail were ignored, unset variables were error rows."""
+    """Earlier, skip ran, samples and xfail were ignored, unset variables were error rows."""
     monkeypatch.delenv("NOT_SET", raising=False)
     write_task(tmp_path, "skipped", yaml="skip: not today\n")
     write_task(tmp_path, "twice", yaml="samples: 2\n")
@@ -196,17 +196,17 @@ def test_settings_of_tasks_apply_as_in_a_session(
 
 
 def test_packages_are_refused_on_the_embedded_core(tmp_path: Path) -> None:
-    """Fault E07: such a task was an error row."""
+    """Earlier, such a task was an error row."""
     task = load_task(write_task(tmp_path, "packed", yaml="packages: {python: [numpy]}\n"), "packed")
     with Engine.embedded() as engine, pytest.raises(ValueError, match="installs no packages"):
         engine.submit(task, Agent("nop"))
 
 
-# ---- E08: load_tasks
+# ---- load_tasks
 
 
 def test_load_tasks_finds_what_a_session_finds(tmp_path: Path) -> None:
-    """Fault E08: a loop over the folder failed on stray files, and named nested tasks otherwise."""
+    """Earlier, a loop over the folder failed on stray files, and named nested tasks otherwise."""
     write_task(tmp_path, "a")
     write_task(tmp_path, "sql/joins")
     (tmp_path / ".gitkeep").touch()

@@ -15,7 +15,13 @@ import pytest
 
 from tests.support.fake_core import FakeCore, Script
 
-for name in ("httpx", "yaml", "pytest_core_rollouts.options.agent_file", "pytest_core_rollouts.running.session_plugin"):
+for name in (
+    "httpcore",
+    "httpx",
+    "yaml",
+    "pytest_core_rollouts.options.agent_file",
+    "pytest_core_rollouts.running.session_plugin",
+):
     import_module(name)  # an inner run in this process would import it, and lose it again, each time
 
 RIGHT = b'{"x": 1}'

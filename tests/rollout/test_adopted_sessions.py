@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from pytest_core_rollouts.rollout.turn_watch import TurnWatch
 from tests.support.fake_core import FakeCore, FakeSession, Fault, Request, Script
 from tests.support.rollouts import RIGHT, Ran, only_session, plan, run
 
@@ -51,10 +55,10 @@ def has_completed(session: FakeSession) -> bool:
 
 @pytest.mark.parametrize(("turn_took", "status"), [(9, "completed"), (10, "completed"), (11, "timeout")])
 def test_a_turn_that_ended_before_adoption_counts_if_it_kept_the_limit(turn_took: int, status: str) -> None:
-    """Fault E09: a resumed rollout that took 16 s of a limit of 10 s was completed, with reward 1."""
+    """Earlier, a resumed rollout that took 16 s of a limit of 10 s was completed, with reward 1."""
     with FakeCore(script=lambda body: Script(answer=RIGHT)) as core:
         ran = adopt(core, 300, is_ready=has_completed, turn_took=turn_took)
-        assert ran.verdict == (status, 1.0 if status == "completed" else 0.0)
+        assert ran.verdict == (status, 1.0 if status == "completed" else 0.0), ran.record.error
         assert ran.record.duration_s == turn_took
         assert any("adopted a Session that had been created" in note for note in ran.record.notes)
         assert only_session(core).deleted
@@ -82,6 +86,21 @@ def test_an_adopted_turn_may_use_the_rest_of_its_limit() -> None:
         assert ran.record.duration_s >= 4
         started = datetime.fromisoformat(ran.record.started_at or "")
         assert (datetime.now(timezone.utc) - started).total_seconds() >= 4
+
+
+def test_a_turn_that_may_still_be_in_time_is_not_cancelled() -> None:
+    """The server gives the creation in whole seconds, so an adopted Session may seem up to 1 s too old."""
+
+    def seconds_left(created_at: int | None) -> float:
+        client: Any = SimpleNamespace(waited_s=0.0)
+        start = time.monotonic() - 10
+        watch = TurnWatch(
+            client, "s", started_at=start, limit=10, first_poll=0.5, cancel_timeout=1, created_at=created_at
+        )
+        return watch.seconds_left
+
+    assert seconds_left(None) <= 0
+    assert seconds_left(1_800_000_000) == pytest.approx(seconds_left(None) + 1, abs=0.9)
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
