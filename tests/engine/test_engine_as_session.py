@@ -15,7 +15,6 @@ import pytest
 
 from pytest_core_rollouts import (
     Agent,
-    CoreError,
     Engine,
     MatrixError,
     Rollout,
@@ -29,7 +28,6 @@ from pytest_core_rollouts import (
     read_records,
 )
 from pytest_core_rollouts.agents_api import Client
-from pytest_core_rollouts.embedded import launch
 from pytest_core_rollouts.rollout.session_creation import session_body
 from tests.support.fake_core import FakeCore, Script
 
@@ -134,21 +132,6 @@ def test_key_and_solution_are_refused_where_the_request_is_built(core: FakeCore,
         with pytest.raises(MatrixError, match="refusing to send the API key"):
             engine.submit(task, Agent("codex", "m", base_url="http://policy.example/v1", api_key=KEY))
     assert not core.requests
-
-
-# ---- a missing program
-
-
-def test_missing_agent_program_is_an_error_before_the_first_session(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Earlier, every reward was None, and the training loop went on."""
-    monkeypatch.setattr(launch, "why_missing", lambda harness: f"{harness} is not installed: npm install -g it")
-    agent = Agent("codex", "policy", base_url="http://127.0.0.1:9/v1", api_key=KEY)
-    saved: list[RolloutRecord] = []
-    with Engine.embedded(save=saved.append) as engine, pytest.raises(CoreError, match="npm install -g it"):
-        engine.submit(load_task(write_task(tmp_path, "any"), "any"), agent)
-    assert saved == []
 
 
 # ---- event loops
