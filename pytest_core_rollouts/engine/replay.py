@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_core_rollouts.agents_api.fault_policies import LocalFault
-from pytest_core_rollouts.grading.answers import TEXT_LIMIT, Answer, Grade, read_answer
+from pytest_core_rollouts.grading.answers import NO_FILES, TEXT_LIMIT, Answer, Grade, read_answer
 from pytest_core_rollouts.grading.threads import GraderFailed, Graders
 from pytest_core_rollouts.records.kept_files import read_kept_files
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, slim
@@ -31,6 +31,7 @@ SHORT = 4096
 """Characters of an answer that is kept from the first reading to the grading."""
 _PROBLEM = re.compile(r"no answer\.json|the answer is |/workspace/outputs/answer\.json")
 """How notes begin that say why there is no answer to grade."""
+_LEFT_OUT = re.compile(r"outputs: .* is left out: ")
 _OF_GRADING = re.compile(r"the answer is |expected a JSON object, got |[\d,]+ values differ; the first ")
 """How notes begin that grading writes."""
 
@@ -169,7 +170,8 @@ class Replayer:
             files = read_kept_files(self.replay.path, source.outputs)
         except RecordsError:  # missing or changed, but no grader is going to see them
             files = {}
-        outputs = self.keep_files(rollout, source.attempt, files) if files else source.outputs
+        is_copied = files and rollout.rollout_id != source.rollout_id
+        outputs = self.keep_files(rollout, source.attempt, files) if is_copied else source.outputs
         return replace(record, outputs=outputs, notes=[*(note for note in record.notes if note != MASKED), MASKED])
 
     async def _graded(self, record: RolloutRecord, source: RolloutRecord, rollout: Rollout) -> RolloutRecord:
@@ -177,9 +179,11 @@ class Replayer:
         outputs: Sequence[Mapping[str, Any]] = source.outputs  # a row names its files, so that none is forgotten
         try:
             answer = _answer(source, read_kept_files(self.replay.path, source.outputs))
+            if (problem := _not_fetched(source, rollout.task)) is not None:
+                raise RecordsError(problem)
             if answer.problem and answer.problem not in notes:
                 notes.append(answer.problem)
-            if answer.artifacts:
+            if answer.artifacts and rollout.rollout_id != source.rollout_id:
                 outputs = self.keep_files(rollout, source.attempt, answer.artifacts)
             grade = await self._grade(answer, rollout)
         except GraderFailed as failure:
@@ -211,6 +215,21 @@ class Replayer:
 def _is_short(answer: Answer) -> bool:
     """Whether no agent can have made the built-in grading take long."""
     return isinstance(answer.value, dict) and len(repr(answer.value)) <= SHORT
+
+
+def _not_fetched(source: RolloutRecord, task: Task) -> str | None:
+    """Why a grader would lack files that its task asks for today and that were not fetched then; None if it has all."""
+    if task.outputs is None or NO_FILES in source.notes:
+        return None
+    then = source.settings.get("outputs") or {}
+    if missing := [pattern for pattern in task.outputs.files if pattern not in then.get("files", ())]:
+        return (
+            f"outputs: {', '.join(missing)} was not fetched when the rollout ran; run it again without --rollout-replay"
+        )
+    raised = any(getattr(task.outputs, name) > then.get(name, 0) for name in ("max_bytes", "max_total_bytes"))
+    if raised and (left_out := [note for note in source.notes if _LEFT_OUT.match(note)]):
+        return f"{left_out[0]}; today's limits are higher, so run it again without --rollout-replay"
+    return None
 
 
 def _has_answer(source: RolloutRecord) -> bool:

@@ -15,6 +15,7 @@ from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.records.rows import append, read_records
 from pytest_core_rollouts.training.groups import Choice, read_rows, select
 from tests.integration.conftest import Project, node_ids, outcomes, text_of, usage_error
+from tests.support.fake_core import FakeCore, Script
 
 OLD = "20261101T000000Z-00aa"
 REPLAY = ("--rollout-replay", "old.jsonl")
@@ -247,6 +248,31 @@ GRADER = """def grade(answer, artifacts):
 """
 
 
+def test_files_that_were_not_fetched_are_an_error_in_a_replay(project: Project, core: FakeCore) -> None:
+    """A grader that gets fewer files than its task asks for would turn a right answer into a 0."""
+    files = {"/workspace/outputs/a.txt": b"right", "/workspace/outputs/b.md": b"x" * 2000}
+    core.script = lambda body: Script(answer=b'{"x": 1}', artifacts=files)
+    grader = "def grade(artifacts):\n    return float(sorted(artifacts) == {})\n"
+    folder = project.task("a", yaml="outputs: {files: ['*.txt', '*.md'], max_bytes: 1000}\n")
+    (folder / "grader.py").write_text(grader.format(["a.txt"]))
+    assert outcomes(project.run("tasks")) == {"passed": 1}
+    [path] = project.results
+    changes = {
+        "outputs: {files: ['*.txt'], max_bytes: 1000}": (1.0, None),
+        "outputs: {files: ['*.txt', '*.md'], max_bytes: 900}": (1.0, None),
+        "outputs: {files: ['*.txt', '*.md', '*.log'], max_bytes: 1000}": (None, "*.log was not fetched when"),
+        "outputs: {files: ['*.txt', '*.md'], max_bytes: 2000}": (None, "'b.md' is left out: it has 2,000 bytes"),
+    }
+    for yaml, (reward, error) in changes.items():
+        (folder / "task.yaml").write_text(yaml)
+        before = set(project.results)
+        project.run("--rollout-replay", str(path), "--rollout-gate", "none")
+        [replayed] = set(project.results) - before
+        [record] = read_records(replayed)
+        assert (record.reward, record.status) == (reward, "error" if error else "completed"), yaml
+        assert (error or "") in str(record.error)
+
+
 @pytest.mark.usefixtures("no_core")
 def test_a_row_never_forgets_its_kept_files(project: Project) -> None:
     """A missing file is an error in a replay and in a replay of that, until it is back; never a 0."""
@@ -254,10 +280,11 @@ def test_a_row_never_forgets_its_kept_files(project: Project) -> None:
     (folder / "grader.py").write_text(GRADER)
     sha256 = hashlib.sha256(b"right").hexdigest()
     kept = {"path": "a.txt", "size": 5, "sha256": sha256, "file": f".{OLD}.files/{OLD}.a/a1/0001"}
+    asked = {"outputs": {"files": ["*.txt"], "max_bytes": 2**20, "max_total_bytes": 10 * 2**20}}
     rows = [
-        row("a", 0, 1.0, {"x": 1}, outputs=[kept]),
-        row("a", 1, 0.5, {"x": "[masked]"}, outputs=[kept], masked=True),
-        row("a", 2, 1.0, None, answer_json="null", timings={"fetch": 0.1}),
+        row("a", 0, 1.0, {"x": 1}, outputs=[kept], settings=asked),
+        row("a", 1, 0.5, {"x": "[masked]"}, outputs=[kept], masked=True, settings=asked),
+        row("a", 2, 1.0, None, answer_json="null", timings={"fetch": 0.1}, settings=asked),
         row("a", 3, 0.0, None, notes=["no answer.json: the agent left no files in /workspace/outputs"]),
     ]
     path = old(project, *rows, name=f"runs/{OLD}.jsonl")
