@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -24,7 +25,7 @@ from pytest_core_rollouts.records.kept_files import missing_file
 from pytest_core_rollouts.records.kept_folders import missing_text
 from pytest_core_rollouts.records.record import RecordsError, RecordsWarning, RolloutRecord, slim
 from pytest_core_rollouts.records.rows import read_located, record_at
-from pytest_core_rollouts.tasks.matrix import RUN_ID, Chosen, Rollout, name_rollouts, slug
+from pytest_core_rollouts.tasks.matrix import RUN_ID, Chosen, Rollout, name_rollouts, run_began, slug
 
 _MARK = ".run"
 """How the name of an empty file ends that names a run."""
@@ -72,18 +73,21 @@ class Resumed:
             raise RecordsError(f"{path}: there is no such file to resume")
         marked = _marked_runs(path)
         newest = run_id
+        began: dict[str, tuple[str, str]] = {}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", RecordsWarning)
             for offset, record in read_located(path, items=False):
-                if run_id is None and (newest is None or record.run_id > newest):
-                    newest = record.run_id
-                    rows.clear()
+                if record.run_id not in began:
+                    began[record.run_id] = _began(record.run_id, record.started_at or "")
+                    if run_id is None and (newest is None or began[record.run_id] > began[newest]):
+                        newest = record.run_id
+                        rows.clear()
                 if record.run_id == newest:
                     rows.setdefault(record.rollout_id, []).append((offset, slim(record)))
         if run_id is not None and not rows and run_id not in marked:
             raise RecordsError(f"{path}: holds no rows of run {run_id}")
-        if run_id is None and marked and (newest is None or marked[-1] > newest):
-            newest = marked[-1]
+        if run_id is None and marked and (newest is None or max(marked.values()) > began[newest]):
+            newest = max(marked, key=marked.__getitem__)
             rows.clear()
         if newest is None and RUN_ID.fullmatch(path.stem):
             newest = path.stem
@@ -167,11 +171,21 @@ def unmark_run(path: Path, run_id: str) -> None:
         _mark(path, run_id).unlink(missing_ok=True)
 
 
-def _marked_runs(path: Path) -> list[str]:
-    """Return the ids of the runs whose marks are beside the file, the newest last."""
-    names = (mark.name for mark in path.parent.glob(_mark(Path(glob.escape(path.name)), "*").name))
-    ids = (name.removesuffix(_MARK).rpartition(".")[2] for name in names)
-    return sorted(filter(RUN_ID.fullmatch, ids))
+def _marked_runs(path: Path) -> dict[str, tuple[str, str]]:
+    """Return the ids of the runs whose marks are beside the file, each with when it began."""
+    found = {}
+    for mark in path.parent.glob(_mark(Path(glob.escape(path.name)), "*").name):
+        run_id = mark.name.removesuffix(_MARK).rpartition(".")[2]
+        with suppress(OSError):  # another process has just removed it
+            made = datetime.fromtimestamp(mark.stat().st_mtime, timezone.utc).isoformat()
+            found[run_id] = _began(run_id, made)
+    return found
+
+
+def _began(run_id: str, first_row: str) -> tuple[str, str]:
+    """Return a key by which runs are sorted in time. `first_row`: the time of its first row, for an id without time."""
+    began = run_began(run_id)
+    return first_row if began is None else began.isoformat(), run_id
 
 
 def _mark(path: Path, run_id: str) -> Path:

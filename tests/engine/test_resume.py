@@ -168,6 +168,16 @@ def test_the_newest_run_or_the_named_one_is_resumed(tmp_path: Path) -> None:
         Resumed.open(path, "x")
 
 
+def test_the_newest_run_is_found_by_time_where_its_id_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    for hour, run_id in enumerate(("ci-9", "ci-10", "ci-9")):
+        started_at = f"2026-11-30T1{hour}:00:00.000Z"
+        append(path, row(1.0, rollout=plan(run_id=run_id, sample=hour), started_at=started_at))
+    assert (Resumed.open(path).run_id, len(Resumed.open(path).rows)) == ("ci-10", 1)
+    mark_run(path, "ci-11")
+    assert (Resumed.open(path).run_id, len(Resumed.open(path).rows)) == ("ci-11", 0)
+
+
 def test_a_file_without_rows_is_named_after_its_run_or_refused(tmp_path: Path) -> None:
     (tmp_path / f"{RUN_ID}.jsonl").touch()
     assert Resumed.open(tmp_path / f"{RUN_ID}.jsonl").run_id == RUN_ID
