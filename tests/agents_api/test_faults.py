@@ -25,6 +25,7 @@ from pytest_core_rollouts.agents_api import (
 )
 from tests.support.api import Use, collect, create, failure, quick, run, run_at
 from tests.support.fake_core import FakeCore, Fault, Request
+from tests.support.waiting import no_hang
 
 HTML = Fault(502, b"<html><h1>502 Bad Gateway</h1></html>", {"Content-Type": "text/html"})
 
@@ -119,7 +120,7 @@ def test_core_that_is_down_is_named(closed_port: int) -> None:
     began = time.monotonic()
     with pytest.raises(ConnectionFailed) as caught:
         run_at(f"http://127.0.0.1:{closed_port}", "key", create, retry=quick(patience=0.3))
-    assert 0.1 < time.monotonic() - began < 5
+    assert time.monotonic() - began > 0.1
     message = str(caught.value)
     assert f"POST /agents/sessions: cannot connect to http://127.0.0.1:{closed_port}/v1 (" in message
     assert "check that the Core is running there" in message
@@ -128,10 +129,9 @@ def test_core_that_is_down_is_named(closed_port: int) -> None:
 
 
 def test_ended_process_of_the_core_stops_the_run(closed_port: int) -> None:
-    began = time.monotonic()
-    with pytest.raises(ConnectionFailed, match="its process has ended") as caught:
-        run_at(f"http://127.0.0.1:{closed_port}", "key", create, retry=quick(refused_is_final=True))
-    assert time.monotonic() - began < 5
+    final = quick(refused_is_final=True, patience=3600.0)
+    with no_hang(), pytest.raises(ConnectionFailed, match="its process has ended") as caught:
+        run_at(f"http://127.0.0.1:{closed_port}", "key", create, retry=final)
     assert caught.value.stops_run
 
 
@@ -161,11 +161,9 @@ def test_silent_server_ends_a_try_after_the_read_timeout() -> None:
 
 @pytest.mark.parametrize("drip", [pytest.param(0.05, id="in the head"), pytest.param(0.002, id="in the body")])
 def test_slow_answer_ends_a_try_after_its_timeout(drip: float) -> None:
-    fault = Fault(200, b" " * 10_000, drip=drip)
+    fault = Fault(200, b" " * 1_000_000, drip=drip)
     with FakeCore(fault=lambda request: fault) as core:
-        began = time.monotonic()
         error = failure(core, create, ConnectionFailed, try_timeout=0.6)
-        assert time.monotonic() - began < 3
         assert "within 0.6 s" in str(error)
 
 
@@ -193,9 +191,8 @@ def test_deadline_ends_a_try() -> None:
         await create(client)
 
     with FakeCore(fault=lambda request: Fault(hang=True)) as core:
-        began = time.monotonic()
-        error = failure(core, use, DeadlinePassed)
-        assert time.monotonic() - began < 2
+        with no_hang():
+            error = failure(core, use, DeadlinePassed)
         assert "no complete answer" in str(error)
         assert core.counts["create"] == 1
 

@@ -228,9 +228,9 @@ def test_a_task_can_silence_a_finding_and_a_useless_silence_is_reported(folder: 
 def test_a_large_expected_answer_is_checked_in_seconds(folder: Path) -> None:
     values = ", ".join(f'"k{n}": {n}' for n in range(20_000))
     write(folder, "expected.json", f'{{"total": {{{values}}}, "best": "west", "mean": 1.5}}')
-    start = time.perf_counter()
+    start = time.process_time()
     assert set(codes(folder)) <= {"nested-key-not-named"}
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
 
 
 def test_findings_of_a_task_made_in_code_have_no_path() -> None:

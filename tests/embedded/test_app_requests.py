@@ -157,19 +157,20 @@ def test_error_never_repeats_a_model_key(wire: Wire) -> None:
         assert "canary" not in response.text
 
 
-HUGE = {
-    "unknown members": {f"a{n}": 1 for n in range(700_000)},
-    "variables": {"environment": {**HOSTED, "env": {f"A{n}": 1 for n in range(700_000)}}},
-    "files": {"environment": {**HOSTED, "files": [1] * 2_000_000}},
-    "parts": {"environment": HOSTED, "input": [{"role": "user", "content": [1] * 2_000_000}]},
-    "metadata": {"environment": HOSTED, "metadata": {f"a{n}": 1 for n in range(700_000)}},
-}
-
-
-@pytest.mark.parametrize("body", HUGE.values(), ids=HUGE.keys())
-def test_huge_invalid_body_is_refused(wire: Wire, body: dict[str, Any]) -> None:
+def test_huge_invalid_bodies_are_refused(wire: Wire) -> None:
     """The client waits 30 s; without a bound pydantic would collect millions of errors."""
-    wire.refused(400, "POST", "/sessions", json=body)
+
+    def members(letter: str) -> dict[str, int]:
+        return {f"{letter}{number}": 1 for number in range(700_000)}
+
+    wire.refused(400, "POST", "/sessions", json=members("a"))
+    for name, part in {
+        "env": {"environment": {**HOSTED, "env": members("A")}},
+        "files": {"environment": {**HOSTED, "files": [1] * 2_000_000}},
+        "input": {"environment": HOSTED, "input": [{"role": "user", "content": [1] * 2_000_000}]},
+        "metadata": {"environment": HOSTED, "metadata": members("a")},
+    }.items():
+        assert name in wire.refused(400, "POST", "/sessions", json=part)["param"]
 
 
 def test_nul_character_is_refused(wire: Wire) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from pytest_core_rollouts.embedded import launch
 from pytest_core_rollouts.embedded.launch import EmbeddedCore, EmbeddedCoreError
+from tests.support.waiting import no_hang
 from tests.support.wire import Wire
 
 
@@ -64,7 +65,7 @@ def _gone(marker: str, seconds: float = 10) -> bool:
 def _busy(wire: Wire, seconds: str) -> None:
     """A Session whose sandbox sleeps `seconds` (which marks its processes)."""
     wire.wait(wire.create(f"echo; sleep {seconds}")["id"], "in_progress")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not _processes(seconds):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -114,9 +115,8 @@ def test_stop_ends_process_and_sandboxes_and_removes_folders(reserved: EmbeddedC
     assert sandboxes in (0, 0o11)  # as root the sandboxes' own user may pass through
     pid = reserved.pid
     assert pid is not None
-    started = time.monotonic()
-    reserved.stop()
-    assert time.monotonic() - started < 5
+    with no_hang(30):
+        reserved.stop()
     assert not _processes("7771.25")
     assert not any(folder.exists() for folder in folders)
     assert not Path(f"/proc/{pid}").exists()
@@ -132,9 +132,8 @@ def test_open_event_stream_does_not_delay_the_stop(reserved: EmbeddedCore) -> No
     session_id, _ = wire.run("true")
     url = f"{wire.base_url}/agents/sessions/{session_id}/events"
     with wire.client.stream("GET", url, headers=wire.headers) as response:
-        started = time.monotonic()
-        reserved.stop()
-        assert time.monotonic() - started < 5
+        with no_hang(30):
+            reserved.stop()
         assert list(response.iter_lines()) == [": connected", ""]
 
 
@@ -150,7 +149,7 @@ def test_sigint_is_ignored_and_sigterm_ends_the_core(reserved: EmbeddedCore) -> 
     _busy(wire, "7773.25")
     os.kill(reserved.pid, signal.SIGTERM)
     assert _gone("7773.25")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while reserved.running:
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -195,7 +194,7 @@ def test_core_ends_with_all_sandboxes_if_its_parent_is_killed(then: str) -> None
         parent.kill()
         parent.wait()
         assert _gone(marker)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while Path(f"/proc/{pid}").exists() or any(folder.exists() for folder in folders):
             assert time.monotonic() < deadline
             time.sleep(0.05)

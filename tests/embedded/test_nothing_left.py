@@ -154,8 +154,8 @@ def test_nothing_is_left_after_two_hundred_sessions() -> None:
 
 
 def settled(core: EmbeddedCore, wanted: dict[str, Any]) -> dict[str, Any]:
-    """The state, once it is as wanted or has had ten seconds to become so."""
-    deadline = time.monotonic() + 10
+    """The state, once it is as wanted or has had a minute to become so."""
+    deadline = time.monotonic() + 60
     state = Core(core).state()
     while state != wanted and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -409,9 +409,9 @@ def test_more_than_thirty_marks_in_a_row_are_compared_as_they_are() -> None:
 def test_no_run_of_marks_stalls_the_comparison(marks: str) -> None:
     """Sorting it takes minutes. U+0F73 is not a mark itself, but consists of two."""
     run = marks * (300_000 // len(marks))
-    start = time.perf_counter()
+    start = time.process_time()
     assert reward({"s": "x" * 8000, "k\u00e9": 1}, json.dumps({"s": run, run: 1}, ensure_ascii=False)) == 0
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize(

@@ -200,9 +200,9 @@ def test_a_pairing_is_found_exactly_when_there_is_one(
 
 def test_a_hundred_thousand_plain_elements_are_counted_off() -> None:
     expected = {"v": [f"i{number}" for number in range(100_000)]}
-    start = time.perf_counter()
+    start = time.process_time()
     assert graded(expected, {"v": UNORDERED}, {"v": expected["v"][::-1]}).reward == 1
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("rule", [UNORDERED, KeyRule(Tolerance(absolute=0.3), unordered=True)])
@@ -210,10 +210,10 @@ def test_a_hundred_thousand_plain_elements_are_counted_off() -> None:
 def test_fifty_thousand_numbers_are_sorted(rule: KeyRule, kind: type) -> None:
     expected = {"v": [kind(number) for number in range(50_000)]}
     near = [number + 1e-7 * number for number in range(50_000)]
-    start = time.perf_counter()
+    start = time.process_time()
     assert graded(expected, {"v": rule}, {"v": near[::-1]}).reward == 1
     assert graded(expected, {"v": rule}, {"v": [*near[:-1], 5.5]}).reward == 0
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
 
 
 def test_what_takes_too_long_to_pair_is_an_error_at_collection() -> None:
@@ -238,9 +238,9 @@ def test_no_answer_stalls_a_pairing(answer: str) -> None:
     elif answer == "keys":
         expected, rule = [{f"k{index}": 1} for index in range(300)], UNORDERED
         answered = [{f"é{key}": 1 for key in range(200)} for _ in range(300)]
-    start = time.perf_counter()
+    start = time.process_time()
     assert graded({"v": expected}, {"v": rule}, {"v": answered}).reward == 0
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
 
 
 # In task.yaml, and in code

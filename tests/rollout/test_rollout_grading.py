@@ -19,6 +19,7 @@ from pytest_core_rollouts.tasks.matrix import Rollout
 from pytest_core_rollouts.tasks.task import Task
 from tests.support.fake_core import FakeCore, Script
 from tests.support.rollouts import RIGHT, WRONG, grade, plan, run
+from tests.support.waiting import no_hang
 
 
 def leaves(task: Task, answer: Answer, rollout: Rollout) -> Grade:
@@ -107,16 +108,15 @@ def test_graders_that_hang_take_no_place_for_long() -> None:
 
     async def main() -> list[Any]:
         graders = Graders(seconds=0.2, most=2)
-        hanging = [asyncio.ensure_future(graders.call(lambda: release.wait(30))) for _ in range(6)]
+        hanging = [asyncio.ensure_future(graders.call(lambda: release.wait(600))) for _ in range(6)]
         quick = [asyncio.ensure_future(graders.call(lambda: "graded")) for _ in range(20)]
         return await asyncio.gather(*hanging, *quick, return_exceptions=True)
 
-    began = time.monotonic()
-    results = asyncio.run(main())
+    with no_hang():
+        results = asyncio.run(main())
     release.set()
     assert all(isinstance(result, GraderFailed) for result in results[:6])
     assert results[6:] == ["graded"] * 20
-    assert 0.6 <= time.monotonic() - began < 3
 
 
 def test_no_more_graders_run_at_a_time_than_allowed() -> None:

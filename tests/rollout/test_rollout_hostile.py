@@ -25,6 +25,7 @@ from pytest_core_rollouts.rollout.stopping import Stop
 from tests.support.api import quick
 from tests.support.fake_core import FakeCore, Fault, Request, Script
 from tests.support.rollouts import RIGHT, TIMEOUTS, grade, json_reply, on, only_session, plan, refused, run
+from tests.support.waiting import no_hang
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m\x00\r\n\u2028\u202e\ud835<script>alert(1)</script>|`\x7f"
 MiB = 1024 * 1024
@@ -236,10 +237,9 @@ def test_endless_answers_are_given_up(route: str, monkeypatch: pytest.MonkeyPatc
 def test_a_server_that_takes_its_time_ends_with_the_limit(route: str, fault: Fault) -> None:
     with FakeCore(script=lambda body: Script(never_ends=True, stream="silent")) as core:
         core.fault = on(route, fault)
-        began = time.monotonic()
-        ran = run(core, plan(retries=0, timeout=0.8), retry=quick(read_timeout=0.5, try_timeout=1.0))
+        with no_hang():
+            ran = run(core, plan(retries=0, timeout=0.8), retry=quick(read_timeout=0.5, try_timeout=1.0))
         assert ran.verdict == ("error", None)
-        assert time.monotonic() - began < 8
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from tests.support.api import quick
 from tests.support.fake_core import FakeCore, Fault, Request, Script
 from tests.support.pools import CollectingPool
 from tests.support.rollouts import RIGHT, TIMEOUTS, Keeper, grade, nothing_open, on, plan, refused, run, scripted
+from tests.support.waiting import no_hang
 
 TIMEOUT = 30.0
 IMPATIENT = quick(patience=0.2)
@@ -116,9 +117,9 @@ def test_the_attempt_after_a_throttled_one_waits(code: str) -> None:
 def test_another_fault_makes_no_attempt_wait() -> None:
     with FakeCore() as core:
         scripted(core, Script(session_failure="no room"), Script(answer=RIGHT))
-        began = time.monotonic()
-        assert run(core, plan(retries=1), adaptive_limit=AdaptiveLimit(first_pause=60)).verdict == ("completed", 1.0)
-        assert time.monotonic() - began < 30
+        with no_hang():
+            ran = run(core, plan(retries=1), adaptive_limit=AdaptiveLimit(first_pause=3600))
+        assert ran.verdict == ("completed", 1.0)
 
 
 def test_a_stop_ends_the_wait_for_a_further_attempt() -> None:
@@ -256,9 +257,9 @@ def test_a_stop_takes_effect_in_an_outage() -> None:
             await asyncio.sleep(0.5)
             stop.request(1.0)
 
-        began = time.monotonic()
-        assert run(core, plan(timeout=60), retry=IMPATIENT, drive=drive).verdict == ("cancelled", None)
-        assert time.monotonic() - began < 10
+        with no_hang():
+            ran = run(core, plan(timeout=3600), retry=IMPATIENT, drive=drive)
+        assert ran.verdict == ("cancelled", None)
 
 
 # ---- attempts

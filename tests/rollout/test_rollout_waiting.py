@@ -14,6 +14,7 @@ from pytest_core_rollouts.rollout.attempts import Timeouts
 from tests.support.api import quick
 from tests.support.fake_core import FakeCore, Fault, Request, Script
 from tests.support.rollouts import RIGHT, TIMEOUTS, json_reply, on, only_session, plan, refused, run
+from tests.support.waiting import no_hang
 
 
 @pytest.fixture(autouse=True)
@@ -43,11 +44,12 @@ def test_time_is_given_back_up_to_as_much_again() -> None:
     with FakeCore(script=lambda body: Script(never_ends=True)) as core:
         core.fault = on("turns", Fault(status=429))
         began = time.monotonic()
-        ran = run(core, plan(timeout=0.5, retries=0), retry=quick(patience=60.0))
+        with no_hang():
+            ran = run(core, plan(timeout=0.5, retries=0), retry=quick(patience=3600.0))
         assert ran.verdict == ("error", None)
         assert ran.record.error is not None
         assert "/turns" in ran.record.error
-        assert 1.0 <= time.monotonic() - began < 4
+        assert time.monotonic() - began >= 1.0
 
 
 def test_a_turn_that_outlives_everything_holds_its_slot_for_a_bounded_time() -> None:

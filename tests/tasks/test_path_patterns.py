@@ -42,7 +42,7 @@ def test_it_matches_as_the_regular_expression_would(pattern: str, path: str) -> 
 @pytest.mark.parametrize("pattern", ["*_*_*_*.md", "**/*_**_*/**/x", "*" + "_*" * 50])
 def test_no_name_stalls_it(pattern: str) -> None:
     matcher = PathPattern(pattern)
-    start = time.perf_counter()
+    start = time.process_time()
     for number in range(4000):
         assert not matcher.matches(f"{'_' * 250}{number}/{'_/' * 10}y")
-    assert time.perf_counter() - start < 30
+    assert time.process_time() - start < 30
