@@ -55,7 +55,7 @@ INSIDE = {
     "engine": "__init__ engine parts core_access pool preflight replay runs store caps resume",
     "rollout": (
         "__init__ attempts attempt_state fetching session_creation adaptive_limit session_adoption session_deletion "
-        "turn_watch dialects stopping witnesses"
+        "late_usage turn_watch dialects stopping witnesses"
     ),
     "report": "__init__ history html html_data changes markdown cells progress",
     "results": "__init__ history gate comparison summary health number_text passing significance",

@@ -571,7 +571,13 @@ class Engine:
             outcome = await self._replayer.run(rollout)
             return replace(outcome, reused=self.parts.replay is None)
         try:
-            outcome = await self._runner.run(client.connected(), rollout, run._stop, maybe_begun=job.maybe_begun)
+            outcome = await self._runner.run(
+                client.connected(),
+                rollout,
+                run._stop,
+                maybe_begun=job.maybe_begun,
+                release=lambda: self._pool.release(client),
+            )
         except Exception as error:  # its row could not be saved, so its Session stays if it has an answer
             self._warn(run, f"the Session of {rollout.rollout_id} may be left behind: {error}")
             raise

@@ -107,6 +107,8 @@ class Pool(Generic[JobT, ClientT, ResultT]):
         self._ending = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
         self._idle: list[ClientT] = []
+        self._released: list[ClientT] = []
+        """Clients of jobs that run on without a place."""
 
     # ---- from any thread
 
@@ -130,6 +132,15 @@ class Pool(Generic[JobT, ClientT, ResultT]):
         """Run `callback` in the pool's thread. Does nothing before the first job and after the end."""
         if self._thread is not None:
             self._call_soon(callback)
+
+    def release(self, client: ClientT) -> None:
+        """Free the place of the job that `client` serves: it only waits. To be called in the pool's thread.
+
+        No more jobs than there are places run on without one.
+        """
+        if len(self._released) < self.concurrency:
+            self._released.append(client)
+            self._fill()
 
     def halt(self, reason: str) -> None:
         """Start nothing more. What is in flight continues to its end. The first reason counts."""
@@ -220,7 +231,7 @@ class Pool(Generic[JobT, ClientT, ResultT]):
 
     @property
     def _has_place(self) -> bool:
-        in_flight = len(self._running)
+        in_flight = len(self._running) - len(self._released)
         return in_flight < self.concurrency and (in_flight == 0 or self._admits(in_flight))
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
@@ -238,6 +249,8 @@ class Pool(Generic[JobT, ClientT, ResultT]):
         finally:
             if client is not None:
                 self._idle.append(client)
+                if client in self._released:
+                    self._released.remove(client)
             with self._lock:
                 self.in_flight -= 1
                 over = self.fatal is not None and self.in_flight == 0

@@ -26,6 +26,7 @@ from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
 from pytest_core_rollouts.rollout.attempt_state import EMBEDDED, AttemptState, grade_note
 from pytest_core_rollouts.rollout.dialects import OPENAGENTCORE, Dialect
 from pytest_core_rollouts.rollout.fetching import fetch_answer, fetch_items, fetch_outputs
+from pytest_core_rollouts.rollout.late_usage import LateUsage
 from pytest_core_rollouts.rollout.session_adoption import LaterAttempt, SingleSession
 from pytest_core_rollouts.rollout.session_creation import (
     SessionCreation,
@@ -78,6 +79,8 @@ class Timeouts:
     """Before the list of Sessions is read again, where a create may have made a Session that it does not show yet."""
     create_stopped: float = 2.0
     """For a Session's creation to finish after a stop was requested: only a Session with an id can be deleted."""
+    usage: float = 5.0
+    """For the usage of a Turn that has ended."""
     outage: float = 3600.0
     """For a Core that creates no Session for anyone. Then the run stops."""
 
@@ -114,6 +117,7 @@ class RolloutRunner:
     keep_files: KeepFiles | None = None
     timeouts: Timeouts = Timeouts()
     adaptive_limit: AdaptiveLimit = field(default_factory=AdaptiveLimit)
+    late_usage: LateUsage = field(default_factory=LateUsage)
     witnesses: Witnesses = field(default_factory=lambda: Witnesses(task_count=lambda run_id: 0))
     refusals: Refusals = field(default_factory=lambda: Refusals(task_counts=lambda run_id: {}))
     halted: Callable[[], str | None] = lambda: None
@@ -125,17 +129,24 @@ class RolloutRunner:
     """
 
     async def run(
-        self, client: Client, rollout: Rollout, stop: Stop | None = None, *, maybe_begun: bool = False
+        self,
+        client: Client,
+        rollout: Rollout,
+        stop: Stop | None = None,
+        *,
+        maybe_begun: bool = False,
+        release: Callable[[], None] = lambda: None,
     ) -> Outcome:
         """Run one rollout and return its outcome. If infrastructure spoils an attempt, another one is made.
 
         `maybe_begun`: another process may have begun it. On a server without idempotency its Sessions are looked up.
+        `release`: called when nothing is left to do but to wait for its usage, so that another rollout may start.
 
         After a stop was requested, it is over by the stop's deadline. A Turn that completed before counts; else the
         record is `cancelled`. If the task that runs this is cancelled, a `cancelled` record is saved too.
         """
         stop = stop or Stop()
-        work = asyncio.ensure_future(self._attempts(client, rollout, stop, maybe_begun=maybe_begun))
+        work = asyncio.ensure_future(self._attempts(client, rollout, stop, maybe_begun, release))
         try:
             if not await stop.wait_for(work):
                 assert stop.deadline is not None
@@ -146,7 +157,9 @@ class RolloutRunner:
             client.deadline = None
         return work.result()
 
-    async def _attempts(self, client: Client, rollout: Rollout, stop: Stop, *, maybe_begun: bool) -> Outcome:
+    async def _attempts(
+        self, client: Client, rollout: Rollout, stop: Stop, maybe_begun: bool, release: Callable[[], None]
+    ) -> Outcome:
         notes: list[str] = []
         warnings: list[str] = []
         number, last = rollout.attempt, rollout.attempt + rollout.retries
@@ -158,7 +171,7 @@ class RolloutRunner:
             state = AttemptState(rollout, number, list(notes), spent, core=core)
             attempt = _Attempt(self, client, stop, state, pause=pause, maybe_begun=maybe_begun)
             attempt.may_retry, attempt.may_skip_taken_key = number < last, taken_keys_left > 0
-            outcome = await attempt.run()
+            outcome = await attempt.run(release)
             warnings += attempt.warnings
             if outcome is not None:
                 return replace(outcome, warnings=tuple(warnings))
@@ -223,12 +236,13 @@ class _Attempt:
         """The Session as it was returned, if an earlier request had created it."""
         self.single = None if runner.dialect.idempotent_create else self._single_session(maybe_begun)
 
-    async def run(self) -> Outcome | None:
+    async def run(self, release: Callable[[], None]) -> Outcome | None:
         """Run the attempt. Returns None if it ended in a way that another attempt has to follow."""
         self.client.request_ids.clear()
         self.client.waited_s, self.client.waited_for = 0.0, None
         try:
             self.ending = await self._run_and_classify()
+            await self._wait_for_usage(release)
             if not self._will_retry():
                 await self._save_record()
             await self._delete()
@@ -452,6 +466,21 @@ class _Attempt:
             self.state.notes += [note] if note is not None else []
         except AgentsAPIError as error:
             self.state.notes.append(f"the Items could not be read: {error}")
+
+    async def _wait_for_usage(self, release: Callable[[], None]) -> None:
+        """Read the usage of the Turn if it comes late. If that fails, the usage stays unknown."""
+        runner, state = self.runner, self.state
+        harness, seconds = state.rollout.agent.harness, runner.timeouts.usage
+        if runner.core_is_ours or state.session_id is None or state.turn is None:
+            return  # our own Core reports it with the Turn's end, or never
+        if not runner.late_usage.is_expected(runner.dialect, harness, state.turn):
+            return
+        if not self._will_retry():
+            release()
+        self._set_deadline(seconds)
+        reading = runner.late_usage.read(self.client, state.session_id, harness, seconds)
+        with suppress(AgentsAPIError, Stopped):
+            state.turn["usage"] = await self.stop.unless_stopped(reading)
 
     async def _grade(self) -> Grade:
         rollout, answer = self.state.rollout, self.state.answer

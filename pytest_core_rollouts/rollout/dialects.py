@@ -27,11 +27,13 @@ class Dialect(ABC):
 
     * `idempotent_create`: whether a create with the Idempotency-Key of an earlier one returns the same Session. If
       not, a create that ended without an answer is looked up in the list of Sessions before it is sent again.
+    * `always_reports_usage`: whether every Turn gets usage, also one that failed, although perhaps late.
     * `permissions`: what a key must be allowed to do, for messages; empty if the server has no names for it.
     """
 
     name: DialectName
     idempotent_create: bool
+    always_reports_usage: bool
     permissions: Sequence[str] = ()
 
     @abstractmethod
@@ -51,8 +53,8 @@ class Dialect(ABC):
         """Return the members of `environment` that come from the agent."""
 
     @abstractmethod
-    def usage_may_come_late(self, harness: str) -> bool:
-        """Whether a Turn of this harness may get its usage only after it has completed."""
+    def may_report_usage(self, harness: str) -> bool:
+        """Whether this harness is known to report usage, perhaps only after its Turn has ended."""
 
 
 class _OpenAgentCore(Dialect):
@@ -60,6 +62,7 @@ class _OpenAgentCore(Dialect):
 
     name = "openagentcore"
     idempotent_create = True
+    always_reports_usage = False
 
     def resolve(self, agent: Agent) -> Agent:
         return agent
@@ -88,7 +91,7 @@ class _OpenAgentCore(Dialect):
     def environment_members(self, agent: Agent) -> dict[str, Any]:
         return _skills(agent)
 
-    def usage_may_come_late(self, harness: str) -> bool:
+    def may_report_usage(self, harness: str) -> bool:
         return harness == CODEX
 
 
@@ -97,6 +100,7 @@ class _OpenAI(Dialect):
 
     name = "openai"
     idempotent_create = False
+    always_reports_usage = True
     permissions = ("api.agents.read", "api.agents.write", "api.responses.write")
 
     def resolve(self, agent: Agent) -> Agent:
@@ -133,7 +137,7 @@ class _OpenAI(Dialect):
         size = {} if agent.container_size is None else {"container_size": agent.container_size}
         return {**size, **_skills(agent)}
 
-    def usage_may_come_late(self, harness: str) -> bool:
+    def may_report_usage(self, harness: str) -> bool:
         return True
 
 

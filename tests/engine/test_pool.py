@@ -343,3 +343,21 @@ def test_jobs_wait_until_they_are_admitted() -> None:
         pool.stop("the test is over")
     assert max(seen) == 2
     assert len(Connection.made) == 2
+
+
+def test_a_job_that_only_waits_leaves_its_place_to_the_next() -> None:
+    last = threading.Event()
+    order: list[str] = []
+
+    async def run(connection: Connection, job: Job, stop: Stop) -> str:
+        order.append(job.rollout_id)
+        if job.rollout_id == "d":
+            last.set()
+        elif job.rollout_id != "c":
+            pool.release(connection)
+            assert await asyncio.to_thread(last.wait, TIMEOUT)
+        return await run_job(connection, job, stop)
+
+    with started(2, run) as pool:
+        pool.submit([Job(name) for name in "abcd"])
+        assert sorted(taken(pool, 4)) == order == list("abcd")

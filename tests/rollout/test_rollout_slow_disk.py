@@ -87,7 +87,7 @@ def test_a_disk_that_turns_out_full_while_the_run_is_cancelled_is_reported() -> 
         async def main() -> None:
             async with Client(core.base_url, core.api_key, retry=QUICK) as client:
                 runner = RolloutRunner(grade=grade, save=save, timeouts=TIMEOUTS)
-                running = asyncio.ensure_future(runner._attempts(client, plan(), Stop(), maybe_begun=False))
+                running = asyncio.ensure_future(runner._attempts(client, plan(), Stop(), False, lambda: None))
                 assert await asyncio.to_thread(writing.wait, 20)
                 running.cancel()
                 may_end.set()

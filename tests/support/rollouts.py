@@ -35,6 +35,7 @@ TIMEOUTS = Timeouts(
     unanswered=0.4,
     second_look=0.05,
     create_stopped=0.5,
+    usage=0.7,
     outage=2.0,
 )
 

@@ -246,7 +246,7 @@ class FakeCore:
         number = len(self.sessions) + 1
         session = FakeSession(f"sess_{number:08d}", key, body, self.script(body), self.keepalive_seconds)
         session.created_at = int(time.time() + self.clock_ahead)
-        session.unlisted = self.unlisted
+        session.unlisted, session.official = self.unlisted, self.official
         self.sessions[session.id] = session
         if key is not None:
             self._keys[key] = (same, session)

@@ -14,6 +14,13 @@ from .official import turns_of_subagents
 
 ANSWER = "/workspace/outputs/answer.json"
 CLOSE = object()
+USUAL = {
+    "input_tokens": 900,
+    "input_tokens_details": {"cached_tokens": 0},
+    "output_tokens": 100,
+    "output_tokens_details": {"reasoning_tokens": 40},
+    "total_tokens": 1000,
+}
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,7 @@ class Script:
     `answer` and `artifacts`. The Session is busy for another `settle_seconds`. A cancel takes `cancel_seconds`, is
     ignored (`ignore_cancel`) or loses the race (`completes_on_cancel`). The event stream is `live`, `silent` (open,
     but nothing comes), `dropped` (breaks after its first event) or `scrambled` (every event twice, the newest first).
+    With no `usage`, codex reports the usual one, and other harnesses none.
     `session_status` replaces the Session's own status while the Turn runs. The Turn's usage is null the first
     `usage_late` times that the completed Turn is read, and `subagents` have Turns of their own, listed as the newest.
     """
@@ -78,6 +86,7 @@ class FakeSession:
     contents: dict[str, bytes] = field(default_factory=dict)
     cancels: int = 0
     unlisted: int = 0
+    official: bool = False
     reads: int = 0
     history: list[tuple[float, str]] = field(default_factory=list)
 
@@ -244,13 +253,18 @@ class FakeSession:
             self._publish_item("done", self.add_item(item), index)
         if status == "completed":
             self._capture()
-        turn.update(status=status, completed_at=int(time.time()), usage=self.script.usage)
+        turn.update(status=status, completed_at=int(time.time()), usage=self._usage())
         if status == "failed":
             turn["error"] = dict(self.script.error or {"code": "internal_error", "message": "It broke."})
         self.required_actions = []
         self._note(status)
         self._publish_turn(status, usage=None if self.script.usage_late else turn["usage"])
         self.loop.call_later(self.script.settle_seconds, self._settle, status)
+
+    def _usage(self) -> Mapping[str, Any] | None:
+        extension = (self.body.get("agent") or {}).get("x_agents_core") or {}
+        is_codex = self.official or extension.get("harness") == "codex"
+        return USUAL if self.script.usage is None and is_codex else self.script.usage
 
     def _settle(self, status: str) -> None:
         self.status = "failed" if status == "failed" else "idle"
