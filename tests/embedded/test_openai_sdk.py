@@ -3,43 +3,23 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-import tempfile
-import venv
 from pathlib import Path
 
 import pytest
 
 from pytest_core_rollouts.embedded.launch import EmbeddedCore, why_missing
 from tests.support.agents import PROTOCOLS
+from tests.support.openai_client import NEWEST, python_with_client
 from tests.support.scripted_models import Ask, Fail, Reply, Say, ScriptedModel, Shell, Tool
 
 pytestmark = pytest.mark.slow
 
-NEWEST = "newest"
 VERSIONS = ["3.13.0", NEWEST]
 
 
 @pytest.fixture(params=VERSIONS)
 def python(request: pytest.FixtureRequest) -> Path:
-    """A Python that has the client; its environment is kept between runs, in the temporary folder."""
-    package = "openai" if request.param == NEWEST else f"openai=={request.param}"
-    name = f"pytest-core-rollouts-openai-{request.param}-py{sys.version_info.major}{sys.version_info.minor}"
-    folder = Path(tempfile.gettempdir()) / name
-    python = folder / "bin" / "python"
-    if not _has(python, request.param):
-        venv.create(folder, with_pip=True, clear=True)
-        done = subprocess.run([python, "-m", "pip", "install", "-q", package], capture_output=True, text=True)
-        if done.returncode:
-            pytest.skip(f"not installed: {python} -m pip install {package}: {done.stderr.strip()[-300:]}")
-    return python
-
-
-def _has(python: Path, version: str) -> bool:
-    if not python.exists():
-        return False
-    code = f"import openai, sys; sys.exit({version!r} not in (openai.__version__, {NEWEST!r}))"
-    return subprocess.run([python, "-c", code], capture_output=True).returncode == 0
+    return python_with_client(request.param)
 
 
 def _reply(ask: Ask) -> Reply:

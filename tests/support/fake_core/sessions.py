@@ -317,7 +317,8 @@ class FakeSession:
 
     def _publish(self, event: Any) -> None:
         if isinstance(event, dict):
-            event = {"event_id": f"event_{next(self.numbers)}", "session_id": self.id, **event}
+            named = {} if "session" in event else {"session_id": self.id}
+            event = {"event_id": f"event_{next(self.numbers)}", **named, **event}
         for queue in self.readers:
             queue.put_nowait(event)
 
