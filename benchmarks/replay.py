@@ -78,7 +78,8 @@ def main() -> None:
         command += ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
         command += ["--rollout-replay", str(path), "--rollout-gate", "none"]
         start = time.monotonic()
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("OPENAI_", "PYTEST_"))}
+        others = ("OPENAI_", "PYTEST_", "PYTHONDONTWRITEBYTECODE")  # the last would compile every module each time
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(others)}
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         taken = time.monotonic() - start
         print("\n".join(done.stdout.splitlines()[-8:]))

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pytest_core_rollouts.grading.answers import grade_answer as grade_answer
     from pytest_core_rollouts.grading.comparing import Reason as Reason
     from pytest_core_rollouts.grading.comparing import Tolerance as Tolerance
+    from pytest_core_rollouts.grading.failures import GraderFailed as GraderFailed
     from pytest_core_rollouts.grading.sandbox import run_in_sandbox as run_in_sandbox
-    from pytest_core_rollouts.grading.threads import GraderFailed as GraderFailed
     from pytest_core_rollouts.records.record import RecordsError as RecordsError
     from pytest_core_rollouts.records.record import RolloutRecord as RolloutRecord
     from pytest_core_rollouts.records.rows import read_records as read_records
@@ -55,7 +55,7 @@ _MODULES = {
     "CoreUnreachable": "engine.core_access",
     "Engine": "engine.engine",
     "Grade": "grading.answers",
-    "GraderFailed": "grading.threads",
+    "GraderFailed": "grading.failures",
     "Group": "engine.runs",
     "HarnessError": "tasks.harness_file",
     "HarnessFile": "tasks.harness_file",

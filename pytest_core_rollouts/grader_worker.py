@@ -28,10 +28,10 @@ from typing import Any, Final
 
 from pytest_core_rollouts.embedded.hidden import VARIABLE, hide
 from pytest_core_rollouts.grading.answers import Answer, Grade
-from pytest_core_rollouts.grading.threads import place_of
+from pytest_core_rollouts.grading.failures import place_of
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.tasks.files import TaskError
-from pytest_core_rollouts.tasks.grader_process import RECEIVE_BYTES, REPLY_LIMIT
+from pytest_core_rollouts.tasks.grader_process import RECEIVE_BYTES, REPLY_LIMIT, environment
 from pytest_core_rollouts.tasks.task import Task, load_task
 
 TEXT_LIMIT: Final = 10_000
@@ -109,15 +109,15 @@ class _Worker:
             self._tasks[request["task"]] = _load(*request["sent"])
         return self._tasks[request["task"]]
 
-    def _apply_surroundings(self, folder: str | None, path: list[str], environment: dict[bytes, bytes]) -> None:
+    def _apply_surroundings(self, folder: str | None, path: list[str], variables: dict[bytes, bytes]) -> None:
         """Set the parent's working directory, import path, environment and hidden places, which graders may change."""
         if folder is not None:
             os.chdir(folder)
         sys.path[:] = path
-        environment[b"TMPDIR"] = os.fsencode(self._folder)  # the parent removes it, however this process ends
-        if dict(os.environb) != environment:
+        variables[b"TMPDIR"] = os.fsencode(self._folder)  # the parent removes it, however this process ends
+        if environment() != variables:
             os.environb.clear()
-            os.environb.update(environment)
+            os.environb.update(variables)
         if (hidden := os.environ.get(VARIABLE)) != self._hidden:
             self._stop_hiding()
             self._hidden, self._stop_hiding = hidden, hide(json.loads(hidden or "[]"))

@@ -18,7 +18,8 @@ from typing import Any, Final
 from pytest_core_rollouts.engine.parts import Grading
 from pytest_core_rollouts.grading.answers import NO_FILES, Answer, Grade
 from pytest_core_rollouts.grading.comparing import render_path, size
-from pytest_core_rollouts.grading.threads import GraderFailed, Graders
+from pytest_core_rollouts.grading.failures import GraderFailed
+from pytest_core_rollouts.grading.threads import Graders
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import Network

@@ -601,7 +601,7 @@ class Engine:
 
     def _on_result(self, job: _Job, outcome: Outcome | None) -> None:
         if outcome is not None:
-            if not self.parts.keep_results:
+            if not self.parts.keep_results and outcome.record.items is not None:
                 outcome = replace(outcome, record=replace(outcome.record, items=None))
             job.run._add(outcome)
             self._on_read(job.run)

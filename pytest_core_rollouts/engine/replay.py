@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from pytest_core_rollouts.agents_api.fault_policies import LocalFault
 from pytest_core_rollouts.grading.answers import NO_FILES, TEXT_LIMIT, Answer, Grade, read_answer
-from pytest_core_rollouts.grading.threads import GraderFailed, Graders
+from pytest_core_rollouts.grading.failures import GraderFailed
+from pytest_core_rollouts.grading.threads import Graders
 from pytest_core_rollouts.records.kept_files import read_kept_files
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, slim
 from pytest_core_rollouts.records.rows import effective_rows, read_located, record_at, require_regular_file

@@ -35,6 +35,8 @@ def jsonable(value: Any, depth: int = MAX_DEPTH) -> Any:
         return {_key(key): jsonable(item, depth - 1) for key, item in value.items()}
     if kind is list and depth:
         return [jsonable(item, depth - 1) for item in value]
+    if kind is float:
+        return value if math.isfinite(value) else None
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, enum.Enum):

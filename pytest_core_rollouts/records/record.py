@@ -380,7 +380,7 @@ class RolloutRecord:
         row = {name: jsonable(getattr(self, name)) for name in COLUMNS}
         if items == "none":
             row["items"] = None
-        if has_lone_surrogate(self.answer):
+        if row["answer"] != self.answer and has_lone_surrogate(self.answer):
             # Masked as data: in its text, a secret could begin in one value and end in another.
             answer = self.answer if masks is None else masks.data(self.answer)
             row["answer_json"] = json.dumps(answer, default=str)
@@ -406,7 +406,8 @@ class RolloutRecord:
             if row.get("answer_json") is not None:
                 row["answer"] = read_json(_checked("answer_json", row["answer_json"]).encode())
                 row["answer_json"] = None if row["answer"] is not None else "null"  # the others are written again
-            return cls(**{name: _checked(name, row[name]) for name in COLUMNS if name in row})
+            values = ((name, row[name]) for name in COLUMNS if name in row)
+            return cls(**{name: one if type(one) in _PLAIN[name] else _checked(name, one) for name, one in values})
         except (TypeError, ValueError) as error:
             raise RecordsError(
                 f"not a rollout record: {str(error).removeprefix('RolloutRecord.__init__() ')}"
@@ -421,6 +422,11 @@ _LEFT_OUT: dict[str, Any] = {
     for name, column in COLUMNS.items()
     if column.large
 }
+_PLAIN = {
+    name: frozenset(() if column.entries or name == "agent" else column.types) - {int, float}
+    for name, column in COLUMNS.items()
+}
+"""The types of a field whose every value is right, so that most values need no call."""
 _SHARED = tuple(name for name, column in COLUMNS.items() if column.shared)
 
 

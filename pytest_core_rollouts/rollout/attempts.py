@@ -20,7 +20,8 @@ from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, Faul
 from pytest_core_rollouts.agents_api.errors import printable
 from pytest_core_rollouts.agents_api.fault_policies import LocalFault, SessionFault, response_fault_policy
 from pytest_core_rollouts.grading.answers import Answer, Grade
-from pytest_core_rollouts.grading.threads import GraderFailed, Graders
+from pytest_core_rollouts.grading.failures import GraderFailed
+from pytest_core_rollouts.grading.threads import Graders
 from pytest_core_rollouts.records.record import INTERRUPTED, RolloutRecord, Status, tokens_of
 from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
 from pytest_core_rollouts.rollout.attempt_state import EMBEDDED, AttemptState, grade_note

@@ -11,7 +11,7 @@ import pytest
 from pytest_core_rollouts.collecting.collect import RolloutItem
 from pytest_core_rollouts.embedded.hidden import Places, find_places
 from pytest_core_rollouts.grading.answers import Answer, Grade
-from pytest_core_rollouts.grading.threads import GraderFailed
+from pytest_core_rollouts.grading.failures import GraderFailed
 from pytest_core_rollouts.options.settings import Settings
 from pytest_core_rollouts.records.masking import Withheld, hide_note
 from pytest_core_rollouts.tasks.grader_file import as_grade

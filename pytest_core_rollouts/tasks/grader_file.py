@@ -40,6 +40,7 @@ class OwnGrader:
     source: bytes = field(repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _functions: list[Callable[..., Any]] = field(default_factory=list, repr=False)
+    _arguments: list[list[str]] = field(default_factory=list, repr=False)
 
     def __reduce__(self) -> tuple[type[OwnGrader], tuple[Path, str, bytes]]:
         return OwnGrader, (self.path, self.sha256, self.source)
@@ -52,17 +53,20 @@ class OwnGrader:
 
     def grade_here(self, task: Any, answer: Answer, rollout: Any) -> Grade:
         """Call `grade()` in this process. Raises whatever it raises, TypeError or ValueError for an invalid grade."""
-        function = self._function()
+        function, arguments = self._load()
         values = dict(
             zip(ARGUMENTS, (task, answer, answer.artifacts, answer.text, rollout), strict=True)  # what it may ask for
         )
-        return as_grade(function(**{name: values[name] for name in _parameter_names(function, self.path)}), "grade()")
+        return as_grade(function(**{name: values[name] for name in arguments}), "grade()")
 
-    def _function(self) -> Callable[..., Any]:
+    def _load(self) -> tuple[Callable[..., Any], list[str]]:
+        """Return the function and the arguments that it takes."""
         with self._lock:  # several samples may be graded at once, and the module must run once
             if not self._functions:
                 self._functions.append(self._run())
-            return self._functions[0]
+            if not self._arguments:
+                self._arguments.append(_parameter_names(self._functions[0], self.path))
+            return self._functions[0], self._arguments[0]
 
     def _run(self) -> Callable[..., Any]:
         place = hashlib.sha256(os.fsencode(self.path)).hexdigest()

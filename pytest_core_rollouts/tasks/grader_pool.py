@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_core_rollouts.grading.answers import NO_FILES, Answer, Grade
 from pytest_core_rollouts.grading.comparing import Reason
-from pytest_core_rollouts.grading.threads import GRADE_SECONDS, GraderFailed, without_limit
+from pytest_core_rollouts.grading.failures import GraderFailed
+from pytest_core_rollouts.grading.threads import GRADE_SECONDS, without_limit
 from pytest_core_rollouts.tasks.grader_process import GraderProcess, ProcessEnded, ProcessTooSlow
 
 if TYPE_CHECKING:

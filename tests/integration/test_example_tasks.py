@@ -81,7 +81,7 @@ def test_a_patch_is_graded_by_running_it(
     task = example("patch-repository")
     assert task.grader is not None
     if "while" in code:  # the time limit, without waiting for it
-        monkeypatch.setitem(task.grader._function().__globals__, "run_in_sandbox", _impatient)
+        monkeypatch.setitem(task.grader._load()[0].__globals__, "run_in_sandbox", _impatient)
     answer = Answer(artifacts={"fix.patch": PATCH.format(code=code).encode()})
     grade = task.grader.grade_here(task, answer, None) if "while" in code else task.grade(answer)
     assert grade.reward == reward, grade

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.grading.answers import Answer, Grade
-from pytest_core_rollouts.grading.threads import GraderFailed, Graders
+from pytest_core_rollouts.grading.failures import GraderFailed
+from pytest_core_rollouts.grading.threads import Graders
 from pytest_core_rollouts.tasks.matrix import Rollout
 from pytest_core_rollouts.tasks.task import Task
 from tests.support.fake_core import FakeCore, Script
@@ -142,7 +143,8 @@ def test_no_more_graders_run_at_a_time_than_allowed() -> None:
 def test_a_stuck_grader_does_not_keep_the_process() -> None:
     code = """
 import asyncio, threading
-from pytest_core_rollouts.grading.threads import GraderFailed, Graders
+from pytest_core_rollouts.grading.failures import GraderFailed
+from pytest_core_rollouts.grading.threads import Graders
 async def main():
     try:
         await Graders(seconds=0.1).call(threading.Event().wait)

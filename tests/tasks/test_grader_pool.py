@@ -17,7 +17,7 @@ import pytest
 from pytest_core_rollouts.embedded.hidden import hidden_places, hide
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.comparing import Reason
-from pytest_core_rollouts.grading.threads import GraderFailed
+from pytest_core_rollouts.grading.failures import GraderFailed
 from pytest_core_rollouts.tasks import grader_process
 from pytest_core_rollouts.tasks.grader_pool import AnswerBrokeGrader, GraderPool
 from pytest_core_rollouts.tasks.grader_process import GraderProcess
@@ -93,6 +93,28 @@ def test_grader_has_the_directory_path_and_environment_of_the_run(
         (tmp_path / colour).mkdir(exist_ok=True)
         monkeypatch.chdir(tmp_path / colour)
         assert grade(source).note == str((str(tmp_path / colour), colour, 5, "0"))
+
+
+def test_environment_can_be_copied_while_pytest_changes_it() -> None:
+    stop, usual = threading.Event(), sys.getswitchinterval()
+
+    def change() -> None:
+        while not stop.is_set():
+            os.environ["ITEM_OF_THE_TEST"] = "a"
+            del os.environ["ITEM_OF_THE_TEST"]
+
+    thread = threading.Thread(target=change)
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        copies = [grader_process.environment(without="PATH") for _ in range(20_000)]
+    finally:
+        stop.set()
+        sys.setswitchinterval(usual)
+        thread.join()
+    expected = {name: value for name, value in os.environb.items() if name != b"PATH"}
+    copies[-1].pop(b"ITEM_OF_THE_TEST", None)
+    assert copies[-1] == expected
 
 
 def test_a_task_that_cannot_be_sent_is_loaded_from_its_folder(pool: GraderPool, tmp_path: Path) -> None:
