@@ -12,7 +12,7 @@ HEAD = """\
 Generated from the code by `docs/generate.py`.
 
 These are options of `pytest`.
-Each has an ini key, for `pytest.ini`, `pyproject.toml` and the like.
+Each has an ini key, except for `--rollout-run`, for `pytest.ini`, `pyproject.toml` and the like.
 If a setting is given in several places, the order of precedence is: command line, `task.yaml`, ini file, default.
 Long names always exist; a short name only if no other plugin or conftest of your project uses it.
 Keys only come from the environment.
@@ -39,7 +39,8 @@ def options_page() -> str:
     for option in OPTIONS:
         names = " or ".join(f"`{name}`" for name in (option.bare, option.flag) if name)
         metavar = f" `{option.metavar}`".replace("|", "\\|") if option.metavar else ""
-        rows.append(f"| {names}{metavar} | `{option.dest}` | {option.help.replace('|', chr(92) + '|')} |\n")
+        key = f"`{option.dest}`" if option.in_ini else ""
+        rows.append(f"| {names}{metavar} | {key} | {option.help.replace('|', chr(92) + '|')} |\n")
     return HEAD + "".join(rows) + TAIL
 
 

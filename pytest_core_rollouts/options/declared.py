@@ -18,13 +18,14 @@ import pytest
 
 @dataclass(frozen=True)
 class Option:
-    """One setting: `--rollout-NAME`, the bare name if that is free, and the ini key `rollout_NAME`."""
+    """One setting: `--rollout-NAME`, the bare name if that is free, and, if `in_ini`, the ini key `rollout_NAME`."""
 
     name: str
     metavar: str | None
     help: str
     kind: Literal["value", "list", "flag"] = "value"
     bare: str | None = None
+    in_ini: bool = True
 
     @property
     def flag(self) -> str:
@@ -47,8 +48,8 @@ class Option:
         return {**common, "action": "append" if self.kind == "list" else "store", "metavar": self.metavar}
 
 
-def _value(name: str, metavar: str, text: str, *, bare: str | None = None) -> Option:
-    return Option(name, metavar, text, "value", bare)
+def _value(name: str, metavar: str, text: str, *, bare: str | None = None, in_ini: bool = True) -> Option:
+    return Option(name, metavar, text, "value", bare, in_ini)
 
 
 def _list(name: str, metavar: str, text: str, *, bare: str | None = None) -> Option:
@@ -122,7 +123,7 @@ OPTIONS: Final = (
         "Run only shard I of N of a run, such as 2/3. Requires --rollout-run, the same in all shards; "
         "`report shard*.jsonl --gate EXPR` judges them together.",
     ),
-    _value("run", "ID", "Id of this run: 1 to 40 of A-Z a-z 0-9 -. Default: made from the time."),
+    _value("run", "ID", "Id of this run: 1 to 40 of A-Z a-z 0-9 -. Default: made from the time.", in_ini=False),
     _value("plan-from", "PATH", "JSONL of an earlier run, by whose durations shards get the same amount of work."),
     _value("max-time", "S", "Stop starting rollouts after this time: seconds, 90m or 2h. Default: no limit."),
     _value("max-tokens", "N", "Stop starting rollouts once this many tokens are used. Default: no limit."),
@@ -211,7 +212,8 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("rollouts", "agent rollouts (pytest-core-rollouts)")
     for option in OPTIONS:
         group.addoption(option.flag, **option.argparse())
-        parser.addini(option.dest, option.help, type=_INI_TYPES[option.kind], default=None)
+        if option.in_ini:
+            parser.addini(option.dest, option.help, type=_INI_TYPES[option.kind], default=None)
     parser.addini(
         "rollout_tasks",
         "Folders with tasks, relative to the ini file. Default: tasks.",

@@ -114,7 +114,8 @@ class OptionValues:
         return self._config.getoption(BY_NAME[name].dest)
 
     def _ini(self, name: str) -> Any:
-        return self._config.getini(BY_NAME[name].dest)
+        option = BY_NAME[name]
+        return self._config.getini(option.dest) if option.in_ini else None
 
     def _read(self, name: str, text: str) -> str:
         """Return the text as UTF-8, even if the locale made Python decode it as ASCII."""
