@@ -371,6 +371,11 @@ class RolloutRecord:
         settings = {name: self.settings.get(name) for name in ("timeout", "network", "outputs", "xfail")}
         return json.dumps([self.digests, dict(self.labels), settings], sort_keys=True, default=str)
 
+    @property
+    def group_key(self) -> tuple[str, str]:
+        """A key that the samples of one group share. A resumed run may have samples of different work in one group."""
+        return self.group_id, self.work
+
     def to_line(self, masks: Masker | None = None, *, items: ItemsMode = "inline") -> bytes:
         """Return the row as strict JSON in ASCII, with its newline. Known secrets are masked.
 

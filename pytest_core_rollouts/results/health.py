@@ -42,21 +42,21 @@ class GroupHealth:
 
 
 def group_health(rows: Sequence[RolloutRecord]) -> GroupHealth:
-    groups: dict[str, list[RolloutRecord]] = {}
+    groups: dict[tuple[str, str], list[RolloutRecord]] = {}
     tasks: dict[str, int] = {}
     for row in rows:
-        groups.setdefault(row.group_id, []).append(row)
+        groups.setdefault(row.group_key, []).append(row)
         tasks[row.run_id] = max(tasks.get(row.run_id, 0), row.planned.get("tasks", 0))
     kinds = Counter(_group_kind(group) for group in groups.values())
-    total = max(len(groups), sum(tasks.values()))
+    without_row = max(0, sum(tasks.values()) - len({group_id for group_id, _ in groups}))
     return GroupHealth(
-        total=total,
+        total=len(groups) + without_row,
         complete=sum(map(_is_complete, groups.values())),
         signal=kinds["signal"],
         all_one=kinds[1],
         all_zero=kinds[0],
         alike=kinds["alike"],
-        empty=kinds["empty"] + total - len(groups),
+        empty=kinds["empty"] + without_row,
     )
 
 

@@ -155,7 +155,7 @@ def select(rows: Iterable[Row], choice: Choice) -> Selection:
     kinds: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if choice.accepts(row.record):
-            kinds.setdefault((row.record.group_id, row.record.work), []).append(row)
+            kinds.setdefault(row.record.group_key, []).append(row)
     chosen: list[Group] = []
     left_out: Counter[str] = Counter()
     for members in kinds.values():

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import append
 from pytest_core_rollouts.report.markdown import FEW_TASKS, markdown, terminal
 from pytest_core_rollouts.results.health import GroupHealth, fault_kind
 from pytest_core_rollouts.results.summary import summarize
+from pytest_core_rollouts.training.groups import Choice, read_rows, select
 from tests.support.rows import run
 
 
@@ -39,6 +43,19 @@ def test_merged_runs_keep_their_groups_apart() -> None:
     rows = [*run({"a": (1.0, 1.0)}, run_id="r1"), *run({"a": (0.0, 0.0)}, run_id="r2")]
     assert health(rows) == GroupHealth(total=2, complete=2, signal=0, all_one=1, all_zero=1, alike=0, empty=0)
     assert "2 runs merged" in markdown(summarize(rows))
+
+
+def test_groups_are_those_of_an_export(tmp_path: Path) -> None:
+    """Rows of one group that were graded in two ways, or have different labels, are two groups."""
+    [*rows] = run({"a": (1.0, 0.0, 0.0, 1.0), "b": (1.0, 0.0), "c": (1.0, 1.0), "d": ("not run",)})
+    changes: list[dict[str, Any]] = [{"grading_digest": "new"}, {"labels": {"policy": "1"}}, {}, {}, {}, {}, {}]
+    rows = [dataclasses.replace(row, **change) for row, change in zip(rows, [{}, *changes], strict=True)]
+    for row in rows:
+        append(tmp_path / "rows.jsonl", row, sync=False)
+    groups = select(read_rows([tmp_path / "rows.jsonl"], items=False), Choice()).groups
+    found = health(rows)
+    assert (found.total, found.empty) == (len(groups) + 1, 1) == (6, 1)
+    assert (found.signal, found.complete) == (sum(group.signal for group in groups), 2) == (1, 2)
 
 
 @pytest.mark.parametrize(
