@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
+from pytest_core_rollouts.records.record import ContradictingRecords
+
 VERBS: Final = {
     "report": "Print the report of one or more JSONL files as Markdown, merging their runs; also write HTML.",
     "compare": "Compare B with A, task by task: two JSONL files, or agents in them. Without B, compare A's agents.",
@@ -31,8 +33,21 @@ INTERRUPTED: Final = 2
 """The exit code after Ctrl-C, as in pytest."""
 
 
+NOT_COMPARABLE: Final = 2
+"""The exit code for files that can be read, but not be merged or compared."""
+
+
 class CommandError(Exception):
-    """Invalid arguments or files. `str()` is one line: what is wrong and what to do."""
+    """Invalid arguments or files. `str()` is one line: what is wrong and what to do. `code` is the exit code."""
+
+    def __init__(self, problem: str, code: int = USAGE_ERROR) -> None:
+        super().__init__(problem)
+        self.code = code
+
+    @classmethod
+    def of_records(cls, error: Exception) -> CommandError:
+        """Return the error for files of rows."""
+        return cls(str(error), NOT_COMPARABLE if isinstance(error, ContradictingRecords) else USAGE_ERROR)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except CommandError as error:
         print(f"ERROR: {error}", file=sys.stderr)
-        return USAGE_ERROR
+        return error.code
     except KeyboardInterrupt:
         _drop_output()
         print("interrupted", file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pytest_core_rollouts.cli import CommandError
+from pytest_core_rollouts.cli import NOT_COMPARABLE, CommandError
 from pytest_core_rollouts.cli.report import add_allow_missing, scores, write
 from pytest_core_rollouts.report.changes import changes
 from pytest_core_rollouts.results.comparison import Comparison, compare, compared_agents, counterpart
@@ -26,7 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     compared = _within(name, before) if arguments.b is None else _between(name, before, *scores(arguments.b))
     if not any(comparison.tasks for comparison, _, _ in compared):
         raise CommandError(
-            "nothing can be compared: no unchanged task has a result on both sides; compare runs of the same tasks"
+            "nothing can be compared: no unchanged task has a result on both sides; compare runs of the same tasks",
+            NOT_COMPARABLE,
         )
     write("\n".join(changes(*one) for one in compared))
     return 0

@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         counts = Counter[str]()
         _write(_lines(arguments, selection, counts))
     except (RecordsError, CaptureError) as error:
-        raise CommandError(str(error)) from None
+        raise CommandError.of_records(error) from None
     print(f"exported {selection.counts}{_counts_text(counts)}", file=sys.stderr)
     return 0
 

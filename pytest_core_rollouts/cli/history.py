@@ -69,7 +69,7 @@ def _rows(paths: Iterable[Path]) -> list[RolloutRecord]:
     try:
         require_agreement((path, row) for path, rows in files.items() for row in rows)
     except RecordsError as error:
-        raise CommandError(str(error)) from None
+        raise CommandError.of_records(error) from None
     return [row for _, rows in sorted(files.items(), key=lambda one: file_order(*one)) for row in rows]
 
 

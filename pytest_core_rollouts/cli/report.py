@@ -130,7 +130,7 @@ def read_files(paths: Iterable[Path]) -> list[tuple[Path, list[RolloutRecord]]]:
             if len(files) > 1:
                 require_agreement((file, row) for file, rows in files for row in rows)
         except RecordsError as error:
-            raise CommandError(str(error)) from None
+            raise CommandError.of_records(error) from None
     _note_repeated(rows for _, rows in files)
     return sorted(files, key=lambda file: file_order(*file))
 

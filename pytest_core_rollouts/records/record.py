@@ -53,6 +53,10 @@ class RecordsError(Exception):
     """A records file that can't be read or written. `str()` names the file (and line) and says what to do."""
 
 
+class ContradictingRecords(RecordsError):
+    """Files that can be read, but not merged: they say different things about one rollout or one run."""
+
+
 class RecordsWarning(UserWarning):
     """Part of a records file, or of a file that belongs to it, was skipped because its writer was killed."""
 

@@ -28,6 +28,7 @@ from pytest_core_rollouts.records.kept_folders import missing_text
 from pytest_core_rollouts.records.masking import Masker
 from pytest_core_rollouts.records.record import (
     ROW_START,
+    ContradictingRecords,
     ItemsMode,
     NotJSON,
     RecordsError,
@@ -231,8 +232,10 @@ def file_order(path: Path, records: Iterable[RolloutRecord]) -> tuple[str, int, 
 
 
 def require_agreement(rows: Iterable[tuple[Path, RolloutRecord]]) -> None:
-    """Raise RecordsError if files can't be merged: two have different rewards for the same work of one rollout, or are
-    shards of one run that was divided in different ways.
+    """Raise ContradictingRecords if files can't be merged.
+
+    Two may have different rewards for the same work of one rollout, or be shards of one run that was divided in
+    different ways.
 
     Otherwise the figures would depend on the order of the files. Within a file the first graded row counts.
     """
@@ -245,7 +248,7 @@ def require_agreement(rows: Iterable[tuple[Path, RolloutRecord]]) -> None:
             continue
         first, reward = found.setdefault((record.rollout_id, record.work), (path, record.reward))
         if first != path and reward != record.reward:
-            raise RecordsError(
+            raise ContradictingRecords(
                 f"{first} and {path} contradict each other: rollout {record.rollout_id} has the rewards {reward:g} and "
                 f"{record.reward:g}; leave out one of the files"
             )
@@ -253,7 +256,7 @@ def require_agreement(rows: Iterable[tuple[Path, RolloutRecord]]) -> None:
         (first, known), *others = of_files.items()
         for path, other in others:
             if not known & other:
-                raise RecordsError(
+                raise ContradictingRecords(
                     f"{first} and {path} are shards of run {run_id} that was divided in different ways; run all shards "
                     "with the same tasks, agents, samples, number of shards and --rollout-plan-from"
                 )
