@@ -57,6 +57,9 @@ def agents_from_options(values: OptionValues, core: str | None, dialect: Dialect
             _agent(values, harness, model) for harness in harnesses or [default] for model in models or [DEFAULT]
         ]
     agents = [agent if dialect is None else dialect.resolve(agent) for agent in agents]
+    for agent in agents:
+        if agent.harness_file is not None:
+            _refuse_key_in(agent.harness_file)
     agents = _with_harness_config(values, agents)
     size = values.one("container-size", option_values.one_of(*CONTAINER_SIZES), None)
     agents = [agent if agent.container_size else replace(agent, container_size=size) for agent in agents]
@@ -173,7 +176,7 @@ _LOOKS_LIKE_KEY = re.compile(
 
 def refuse_keys(values: OptionValues, environ: Mapping[str, str] = os.environ) -> None:
     """Raise pytest.UsageError if an option or ini key holds a key. The message does not show the value."""
-    keys = {text: name for name, text in environ.items() if looks_secret(name) and is_secret(text)}
+    keys = _keys(environ)
     for name, text in _texts(values):
         problem = _problem(name, text, keys)
         if problem is not None:
@@ -181,6 +184,18 @@ def refuse_keys(values: OptionValues, environ: Mapping[str, str] = os.environ) -
                 f"{values.shown(name)}: {problem}; set keys only in the environment (OPENAI_API_KEY, MODEL_API_KEY, "
                 'or the variable named by "api_key_env" in the agent file)'
             )
+
+
+def _refuse_key_in(harness: HarnessFile, environ: Mapping[str, str] = os.environ) -> None:
+    """Raise pytest.UsageError if a harness file holds a key: agents can read what is in it."""
+    problem = _problem("harness", harness.path.read_text("utf-8"), _keys(environ))
+    if problem is not None:
+        raise pytest.UsageError(f"{harness.path}: {problem}, and agents can read it; write {{api_key}}")
+
+
+def _keys(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the keys in the environment, with the name of each one's variable."""
+    return {text: name for name, text in environ.items() if looks_secret(name) and is_secret(text)}
 
 
 def _texts(values: OptionValues) -> Iterator[tuple[str, str]]:

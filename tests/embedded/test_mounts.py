@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -180,6 +181,28 @@ def test_a_bind_shows_a_named_part_of_the_project_and_no_private_place(tmp_path:
                     cat(name)
     finally:
         isolation.close()
+
+
+def test_a_bind_can_show_a_part_of_a_project_among_the_systems_programs() -> None:
+    """Docker images put projects into /usr/src/app."""
+    sources = Path("/usr/local/src")
+    if not os.access(sources, os.W_OK):
+        pytest.skip("needs to write to /usr/local/src: run the tests as root")
+    project = Path(tempfile.mkdtemp(prefix="rollouts-", dir=sources))
+    try:
+        for name in ("agent", "tasks"):
+            (project / name).mkdir()
+            (project / name / "file").write_text(name)
+        isolation = Isolation.probe(hidden=[project], private=[project / "tasks"])
+        with new_sandbox(isolation) as sandbox:
+            source = isolation.reachable(project / "agent")
+            command = f"find {sources} -type f; touch {sources}/x {project}/x {project}/agent/x"
+            done = run(sandbox, command, binds=[(source, f"{project}/agent")])
+            assert text(done).splitlines()[0] == f"{project}/agent/file"
+            assert text(done).count("Read-only file system") == 3
+        isolation.close()
+    finally:
+        shutil.rmtree(project)
 
 
 def test_keys_at_home_are_not_shown_as_part_of_a_bind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

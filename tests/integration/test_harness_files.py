@@ -144,6 +144,12 @@ def test_what_cannot_run_is_refused_before_anything_is_paid_for(
     assert "harness tiny: the embedded Core has no model of its own; pass --model NAME" in error
     error = usage_error(bundled.run("tasks", "--core", "embedded", "--harness", "agents/none.yaml"))
     assert "agents/none.yaml: can't be read: No such file or directory" in error
+    for key in (KEY, f"sk-{'a1' * 12}"):
+        bundled.write("agents/key.yaml", f"command: [echo]\nprotocol: responses\nenv: {{OPENAI_API_KEY: {key}}}\n")
+        error = usage_error(bundled.run(*options("http://127.0.0.1:9", "agents/key.yaml")))
+        assert "agents/key.yaml: " in error
+        assert "and agents can read it; write {api_key}" in error
+        assert key not in error
     bundled.write("agents/arg.yaml", "command: [echo, '{instruction}']\nprotocol: responses\n")
     bundled.write("tasks/orders-json/instruction.md", "x" * 140_000)
     error = usage_error(bundled.run(*options("http://127.0.0.1:9", "agents/arg.yaml")))

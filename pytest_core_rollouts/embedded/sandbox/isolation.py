@@ -242,8 +242,12 @@ class Isolation:
         yield from ("--perms", "1777", "--size", str(TMP_BYTES), "--tmpfs", "/tmp")
         yield from ("--dir", "/run")
         yield from ("--bind", str(session / "home"), "/home/agent", "--bind", str(session / "workspace"), "/workspace")
-        for source, target in self._programs.hidden.check(binds, self.folder):
+        shown = self._programs.hidden.check(binds, self.folder)
+        emptied = self._programs.hidden.around(target for _, target in shown)
+        yield from (part for folder in emptied for part in ("--tmpfs", folder))
+        for source, target in shown:
             yield from ("--ro-bind", source, target)
+        yield from (part for folder in emptied for part in ("--remount-ro", folder))
         yield from ("--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/workspace")
         own = {"HOME": "/home/agent", "USER": "agent", "LANG": "C.UTF-8", "PATH": self._programs.path}
         for name, value in {**own, **env}.items():

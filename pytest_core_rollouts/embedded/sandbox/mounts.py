@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pytest_core_rollouts.embedded.hidden import PROGRAM_FOLDERS
+from pytest_core_rollouts.embedded.hidden import PROGRAM_FOLDERS, holds_programs
 
 _SOURCES: Final = ("/usr/src", "/usr/local/src")
 """Where Docker images put projects. No program needs them."""
@@ -57,6 +57,15 @@ class Hidden:
                 self._check(source, real)
             checked.append((real, target))
         return checked
+
+    def around(self, targets: Iterable[str]) -> set[str]:
+        """Return the hidden folders among the system's programs that hold these paths.
+
+        An empty folder covers each, in which no path can be created to show something.
+        """
+        places = [place for place in self.places if is_under(place, "/usr") and not holds_programs(place)]
+        found = ([place for place in places if place != target and is_under(target, place)] for target in targets)
+        return {min(above, key=len) for above in found if above}
 
     def _check(self, source: Path, real: str) -> None:
         for place in sorted(self.private):

@@ -1,4 +1,4 @@
-"""Agents that attack the program that runs them, its forwarder and the proxy of its model: real codex."""
+"""Agents that attack their program, its forwarder and the proxy of its model: codex, or that of a harness file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from typing import Any
 
 from .agents import RIGHT, Hostile, python
 
-CODEX = "for p in /proc/[0-9]*; do case $(readlink $p/exe) in */codex) pid=${p#/proc/}; break;; esac; done"
+PROGRAM = """
+for p in /proc/[0-9]*; do
+  case "$(readlink $p/exe):$(tr '\\0' '\\n' <$p/cmdline | sed -n 2p)" in
+    */codex:*|*/tiny.py) pid=${p#/proc/}; break;;
+  esac
+done
+"""
+"""Finds the program by its file, or by its script."""
 KILLED: dict[str, Any] = {"status": "failed", "codes": ("agent_killed",)}
 SIGNALS = ("HUP", "INT", "SEGV", "PIPE", "TERM", "SYS")
 
@@ -130,14 +137,14 @@ FLOOD = '{"type":"item.completed","item":{"type":"agent_message","text":""}}'
 
 def killed_by(name: str) -> Hostile:
     """An agent that sends its program a signal, which the program may handle, and then SIGKILL."""
-    script = f"{CODEX}; kill -{name} $pid; sleep 0.5; kill -KILL $pid; sleep 9"
+    script = f"{PROGRAM}kill -{name} $pid; sleep 0.5; kill -KILL $pid; sleep 9"
     return Hostile(f"signal-{name.lower()}", script, status="failed", codes=("agent_killed", "agent_exited"))
 
 
 PROGRAMS = (
     Hostile("odd-requests", f"{python(POST)}{RIGHT}", reward=1.0, rounds=40),
     Hostile("wrong-keys", f"{python(WRONG_KEYS)}{RIGHT}", reward=1.0),
-    Hostile("wrong-key-and-exit", f"{python(WRONG_KEYS)}{CODEX}; kill -TERM $pid; sleep 9", **KILLED),
+    Hostile("wrong-key-and-exit", f"{python(WRONG_KEYS)}{PROGRAM}kill -TERM $pid; sleep 9", **KILLED),
     Hostile(
         "half-open",
         f"{python(HALF_OPEN)}{RIGHT}",
@@ -149,15 +156,15 @@ PROGRAMS = (
     Hostile("slow", f"{python(SLOW)}{RIGHT}", reward=1.0, rounds=40),
     Hostile("listens", f"{python(LISTEN)}{RIGHT}", reward=1.0),
     Hostile("holds", f"{python(HOLD)}{RIGHT}", reward=1.0),
-    Hostile("forges", f"{CODEX}; cat >/proc/$pid/fd/1 <<'END'\n" + "\n".join(FORGED) + f"\nEND\n{RIGHT}", reward=1.0),
+    Hostile("forges", f"{PROGRAM}cat >/proc/$pid/fd/1 <<'END'\n" + "\n".join(FORGED) + f"\nEND\n{RIGHT}", reward=1.0),
     Hostile(
         "floods",
-        f"{CODEX}; yes '{FLOOD}' >/proc/$pid/fd/1",
+        f"{PROGRAM}yes '{FLOOD}' >/proc/$pid/fd/1",
         status="failed",
         codes=("sandbox_limit_exceeded",),
         rounds=40,
     ),
-    Hostile("stops-its-program", f"{CODEX}; kill -STOP $pid", status="timeout", yaml="timeout: 6", rounds=30),
+    Hostile("stops-its-program", f"{PROGRAM}kill -STOP $pid", status="timeout", yaml="timeout: 6", rounds=30),
     Hostile("kills-all", "kill -9 -1", **KILLED),
     *(killed_by(name) for name in SIGNALS),
 )
