@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 
 SHELL = {"name": "bash", "parameters": {"type": "object", "properties": {"command": {"type": "string"}}}}
 messages = [{"role": "user", "content": sys.stdin.read()}]
@@ -17,6 +18,7 @@ while messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls"):
     messages.append(message)
     for call in message.get("tool_calls") or []:
         command = json.loads(call["function"]["arguments"])["command"]
-        done = subprocess.run(["bash", "-c", command], stdin=subprocess.DEVNULL, stdout=-1, stderr=-2, text=True)
-        output = f"{done.stdout[-8000:]}\n[exit status {done.returncode}]"
-        messages.append({"role": "tool", "tool_call_id": call["id"], "content": output})
+        shell = f"exec </dev/null &>/tmp/output\n{command}"  # a pipe could be held open by what the command leaves
+        status = subprocess.run(["bash", "-c", shell]).returncode
+        text = f"{Path('/tmp/output').read_text(errors='replace')[-8000:]}\n[exit status {status}]"
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})

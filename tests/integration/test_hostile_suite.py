@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from tests.support.hostile.processes import PROCESSES
 from tests.support.hostile.programs import PROGRAMS
 from tests.support.hostile.runs import CANARY, SECRET, Finished, is_honest, run, scripted_model, task_id, write_project
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "harnesses"
+TINY = str(Path(__file__).parents[2] / "examples" / "harnesses" / "tiny.yaml")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 COMMAND = re.compile(r"^\s*(::|##)\w*.*owned", re.MULTILINE)
 
@@ -110,12 +109,14 @@ def test_agents_that_fill_memory_harm_only_themselves(tmp_path: Path) -> None:
     check(MEMORY, run(tmp_path, "--harness", "oracle", "--rollout-concurrency", "6"))
 
 
-@pytest.mark.parametrize("harness", [pytest.param("codex", marks=needs_codex), "agents/tiny.yaml"])
+@pytest.mark.parametrize(
+    "harness",
+    [pytest.param("codex", marks=needs_codex, id="codex"), pytest.param(TINY, marks=pytest.mark.slow, id="tiny")],
+)
 def test_agents_that_attack_their_program_harm_only_themselves(tmp_path: Path, harness: str) -> None:
     write_project(tmp_path, PROGRAMS)
-    shutil.copytree(EXAMPLES, tmp_path / "agents")
     with scripted_model(PROGRAMS) as model:
-        options = ("--harness", harness, "--model", "m", "--model-base-url", f"{model.url}/v1")
+        options = (f"--harness={harness}", "--model", "m", "--model-base-url", f"{model.url}/v1")
         finished = run(tmp_path, *options, "--rollout-concurrency", "9", memory_mib=768)
     check(PROGRAMS, finished)
     assert {ask.headers.get("authorization", ask.headers.get("Authorization")) for ask in model.requests} == {
