@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,5 +128,6 @@ def _placed(message: str, path: Path) -> tuple[Path, int, str]:
     if line.isdecimal() and Path(name).is_absolute():
         return Path(name), int(line), rest
     if Path(start).is_absolute():
-        return Path(start), 1, rest
+        found = re.search(r"\(line (\d+), column \d+\)", rest)  # in JSON
+        return Path(start), int(found[1]) if found else 1, rest
     return path, 1, message

@@ -85,6 +85,10 @@ def test_a_task_that_can_not_be_loaded_is_a_finding_with_its_line(correct: Proje
     assert line.startswith("tasks/broken/task.yaml:2: error: timeout: 10:00 is ambiguous")
     assert line.endswith("[load]")
     assert call(correct.path, "check", "broken", "--core", "none").returncode == 1
+    correct.write("tasks/broken/task.yaml", "tags: [a]\n")
+    correct.write("tasks/broken/expected.json", '{\n  "x": 1,\n  "y": NaN\n}')
+    [line] = call(correct.path, "check", "broken", "--core", "none").stdout.splitlines()
+    assert line.startswith("tasks/broken/expected.json:3: error: not valid JSON: NaN is not a JSON number (line 3, ")
     assert call(correct.path, "check", "sums/a", "--core", "none").returncode == 0
 
 
