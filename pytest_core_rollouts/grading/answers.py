@@ -116,7 +116,7 @@ class Grade:
 
 def round_reward(reward: float) -> float:
     """Return the reward rounded to 12 decimals: sums of the same credits in another order are the same reward."""
-    return round(reward, 12)
+    return round(reward, 12) + 0.0  # a reward of -0.0 is 0.0
 
 
 def is_number(value: Any) -> bool:

@@ -38,4 +38,6 @@ def place_of(error: BaseException, file: Path | None = None) -> str:
 
 
 def _is_theirs(file: str) -> bool:
-    return not file.startswith(_OURS) and "_pytest" not in Path(file).parts  # pytest.fail() is called from theirs
+    if file.startswith((_OURS, "<")):  # "<string>": a dataclass of ours
+        return False
+    return "_pytest" not in Path(file).parts  # pytest.fail() is called from theirs

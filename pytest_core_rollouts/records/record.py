@@ -346,7 +346,7 @@ class RolloutRecord:
     def solved(self) -> bool:
         """Whether the reward passes: 1, or the task's own `pass_threshold`."""
         threshold = self.settings.get("pass_threshold", 1)
-        least = round_reward(threshold) if isinstance(threshold, (int, float)) else 1
+        least = round_reward(threshold) or threshold if isinstance(threshold, (int, float)) else 1
         return self.reward is not None and self.reward >= least
 
     @property

@@ -615,6 +615,7 @@ def test_no_answer_can_stall_the_grader(name: str) -> None:
 def test_equal_credit_is_one_reward_in_whatever_order_it_is_added_up() -> None:
     assert Grade(0.1 + 0.2).reward == Grade(0.3).reward == Grade(0.2 + 0.1).reward
     assert Grade(0.9999999999999999).reward == Grade(1.0000000000000002).reward == 1.0
+    assert [str(Grade(reward).reward) for reward in (-0.0, -1e-17)] == ["0.0", "0.0"]
     with pytest.raises(ValueError, match="from 0 to 1"):
         Grade(1.000001)
 

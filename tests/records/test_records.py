@@ -125,6 +125,8 @@ def test_a_secret_in_an_answer_with_a_lone_surrogate_is_masked_and_the_row_can_b
 def test_a_reward_is_rounded_where_a_row_is_made_or_read() -> None:
     line = record(reward=0.5).to_line()
     assert record(reward=0.1 + 0.2).reward == 0.3
+    assert str(record(reward=-0.0).reward) == "0.0"
+    assert not record(reward=0.0, settings={"pass_threshold": 1e-13}).solved
     assert RolloutRecord.from_line(line.replace(b'"reward":0.5', b'"reward":0.30000000000000004')).reward == 0.3
     assert RolloutRecord.from_line(line.replace(b'"reward":0.5', b'"reward":1.0000000000000002')).solved
     with pytest.raises(RecordsError, match="expected a reward from 0 to 1"):
