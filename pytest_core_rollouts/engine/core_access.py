@@ -123,9 +123,7 @@ class CoreAccess:
 
         assert self.embedded is not None, "only an embedded Core is started"
         for agent in agents:
-            if agent.harness_file is not None:
-                check_mounts(agent.harness_file, places)
-            elif (problem := why_missing(agent.harness)) is not None:
+            if agent.harness_file is None and (problem := why_missing(agent.harness)) is not None:
                 raise CoreError(f"--core embedded, harness {agent.harness}: {problem}")
         self.reserve()
         if self.started or self._process is None:
@@ -171,17 +169,18 @@ class CoreAccess:
             self._process.stop()
 
 
-def check_mounts(harness: HarnessFile, places: Places) -> None:
-    """Raise CoreError if a sandbox would refuse to show what the harness mounts."""
+def check_mounts(harnesses: Iterable[HarnessFile], places: Places) -> None:
+    """Raise CoreError if one of the harnesses mounts what no sandbox may show."""
     from pytest_core_rollouts.embedded.sandbox.mounts import MountRefused
     from pytest_core_rollouts.embedded.sandbox.programs import find_hidden
 
     hidden = find_hidden(map(Path, [*places.hidden, *hidden_places()]), map(Path, places.private))
-    for mount in harness.mounts:
-        try:
-            hidden.check([(Path(mount), mount)])
-        except MountRefused as refusal:
-            raise CoreError(harness.mount_error(mount, str(refusal))) from None
+    for harness in harnesses:
+        for mount in harness.mounts:
+            try:
+                hidden.check([(Path(mount), mount)])
+            except MountRefused as refusal:
+                raise CoreError(harness.mount_error(mount, str(refusal))) from None
 
 
 class LazyClient:

@@ -13,7 +13,14 @@ from typing import Any
 from pytest_core_rollouts.agents_api.address import require_secure_url
 from pytest_core_rollouts.embedded.hidden import Places, find_places, hide, merge_places
 from pytest_core_rollouts.engine.caps import Caps
-from pytest_core_rollouts.engine.core_access import CoreAccess, CoreError, EmbeddedOptions, LazyClient, run_in_thread
+from pytest_core_rollouts.engine.core_access import (
+    CoreAccess,
+    CoreError,
+    EmbeddedOptions,
+    LazyClient,
+    check_mounts,
+    run_in_thread,
+)
 from pytest_core_rollouts.engine.parts import Defaults, Parts, make_parts
 from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, Pool, PoolStopped, affordable
 from pytest_core_rollouts.engine.preflight import (
@@ -34,6 +41,7 @@ from pytest_core_rollouts.rollout.session_deletion import Sweep, sweep
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.rollout.witnesses import Refusals, Witnesses
 from pytest_core_rollouts.tasks.grader_pool import POOL
+from pytest_core_rollouts.tasks.harness_file import HarnessFile
 from pytest_core_rollouts.tasks.matrix import Agent, FailedTurns, Rollout, check_distinct, new_run_id, slug
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import Network
@@ -155,6 +163,8 @@ class Engine:
         self._checked: set[str] = set()
         """Slugs of agents that this Core can run."""
         self._prepared: set[str] = set()
+        self._harnesses: dict[str, HarnessFile] = {}
+        self._private: set[str] = set()
         """Harnesses for which the Core is known to be ready."""
         self._captured_without: set[str] = set()
         """Secrets that captures don't show."""
@@ -331,11 +341,23 @@ class Engine:
                 "capture: the secrets of these tasks were not known when the Core started, so captures would show "
                 "them; submit these tasks first, or leave out `capture`"
             )
+        places = places or self._places(tasks)
+        self._check_mounts(agents, places)
         if new := [agent for agent in agents if agent.digest not in self._prepared]:
-            core.start(new, places=places or self._places(tasks), secrets=[*secrets, *keys])
+            core.start(new, places=places, secrets=[*secrets, *keys])
             store.mask([core.api_key] if core.api_key else [])
             self._captured_without |= secrets
             self._prepared.update(agent.digest for agent in new)
+
+    def _check_mounts(self, agents: Sequence[Agent], places: Places) -> None:
+        """Raise CoreError if a harness, of these agents or of earlier ones, mounts one of the places, or earlier ones.
+
+        The Core only knows what was private when it started, and an engine may get further tasks.
+        """
+        self._harnesses |= {agent.digest: agent.harness_file for agent in agents if agent.harness_file is not None}
+        self._private.update(places.private)
+        if self._harnesses:
+            check_mounts(self._harnesses.values(), Places(places.hidden, tuple(self._private)))
 
     # ---- the end
 

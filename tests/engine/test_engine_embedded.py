@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_core_rollouts import Agent, CoreError, Engine, Group, RolloutRecord, load_tasks, read_records
+from pytest_core_rollouts import (
+    Agent,
+    CoreError,
+    Engine,
+    Group,
+    RolloutRecord,
+    load_harness,
+    load_tasks,
+    read_records,
+)
 from tests.support.agents import KEY, needs_codex
 from tests.support.running import descendants, until
 from tests.support.scripted_models import Ask, Reply, Say, ScriptedModel, Shell
@@ -98,3 +107,27 @@ def test_missing_program_is_an_error_before_the_first_session(tmp_path: Path, mo
                 engine.submit(tasks, [Agent("nop"), agent])
     assert saved == []
     assert not (tmp_path / "rows.jsonl").exists()
+
+
+def test_harness_file_runs_and_can_show_neither_earlier_nor_later_tasks(tmp_path: Path) -> None:
+    """The Core only knows the tasks of its first run, but its sandboxes would show what a harness mounts."""
+    (tmp_path / "shared").mkdir()
+    first = load_tasks(write_tasks(tmp_path / "tasks"))
+    base_url = "http://127.0.0.1:9/v1"
+
+    def agent(name: str, mount: str) -> Agent:
+        (tmp_path / f"{name}.yaml").write_text(
+            f"command: [bash, -c, exit 3]\nprotocol: responses\nexit_codes: [3]\nmounts: [{mount}]\n"
+        )
+        return Agent(harness_file=load_harness(tmp_path / f"{name}.yaml"), model="m", base_url=base_url, api_key=KEY)
+
+    with Engine.embedded(out=tmp_path / "runs" / "rows.jsonl") as engine:
+        [record, *_] = engine.submit(first, agent("own", "shared")).records()
+        assert (record.harness, record.status, record.reward) == ("own", "completed", 0.0)
+        later = load_tasks(write_tasks(tmp_path / "shared" / "tasks"))
+        with pytest.raises(CoreError, match=r"own.yaml:4: mounts\[0\]: .* because it holds .*/shared"):
+            engine.submit(later, Agent("nop"))
+    with Engine.embedded(out=tmp_path / "runs" / "rows.jsonl") as engine:
+        list(engine.submit(first, Agent("nop")).records())
+        with pytest.raises(CoreError, match=r"other.yaml:4: mounts\[0\]: .* because it lies in .*/tasks/by-value"):
+            engine.submit(later[:1], agent("other", "tasks/by-value/files"))
