@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_core_rollouts.agents_api.address import is_loopback, normalize_base_url, proxy_for, without_credentials
+from tests.support.tables import rows
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
@@ -14,7 +15,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("url", "normal"),
     [
         ("http://127.0.0.1:8091", "http://127.0.0.1:8091/v1"),
@@ -33,7 +34,7 @@ def test_base_url_is_normalized(url: str, normal: str) -> None:
     assert normalize_base_url(normal) == normal
 
 
-@pytest.mark.parametrize(
+@rows(
     ("url", "reason"),
     [
         ("", "expected http"),
@@ -59,12 +60,12 @@ def test_base_url_with_credentials_is_refused_without_showing_them() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "127.0.0.1", "127.9.9.9", "::1"])
+@rows("host", ["localhost", "LOCALHOST.", "127.0.0.1", "127.9.9.9", "::1"])
 def test_host_is_this_machine(host: str) -> None:
     assert is_loopback(host)
 
 
-@pytest.mark.parametrize("host", ["10.0.0.1", "core.example", "127.0.0.1.example", "::2", ""])
+@rows("host", ["10.0.0.1", "core.example", "127.0.0.1.example", "::2", ""])
 def test_host_is_another_machine(host: str) -> None:
     assert not is_loopback(host)
 
@@ -77,14 +78,14 @@ def test_proxy_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert proxy_for("https://core.example/v1") == "http://other.example:1080"
 
 
-@pytest.mark.parametrize("base_url", ["http://127.0.0.1:8091/v1", "http://localhost:8091/v1", "http://[::1]:8091/v1"])
+@rows("base_url", ["http://127.0.0.1:8091/v1", "http://localhost:8091/v1", "http://[::1]:8091/v1"])
 def test_requests_to_this_machine_use_no_proxy(monkeypatch: pytest.MonkeyPatch, base_url: str) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "somewhere.else")
     assert proxy_for(base_url) is None
 
 
-@pytest.mark.parametrize("no_proxy", ["core.example", ".example", "*", "a.b, core.example:80"])
+@rows("no_proxy", ["core.example", ".example", "*", "a.b, core.example:80"])
 def test_no_proxy_is_honored(monkeypatch: pytest.MonkeyPatch, no_proxy: str) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", no_proxy)

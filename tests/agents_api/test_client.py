@@ -24,6 +24,7 @@ from pytest_core_rollouts.agents_api import (
 )
 from tests.support.api import BODY, collect, finished_session, quick, run
 from tests.support.fake_core import FakeCore, Fault, Request, Script
+from tests.support.tables import rows
 
 
 def test_importing_the_package_does_not_import_httpx() -> None:
@@ -176,7 +177,7 @@ LISTS: dict[str, Callable[[Client], AsyncIterator[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", LISTS)
+@rows("name", LISTS)
 def test_list_that_repeats_its_page_is_invalid(name: str) -> None:
     page = b'{"data": [{"id": "a"}], "has_more": true, "last_id": "a"}'
 
@@ -233,7 +234,7 @@ BAD_BODIES = {
 }
 
 
-@pytest.mark.parametrize("status", [b"", b', "status": null', b', "status": 3'])
+@rows("status", [b"", b', "status": null', b', "status": 3'])
 def test_a_session_or_turn_without_a_status_is_invalid(status: bytes) -> None:
     """Otherwise its rollout would wait for the whole limit."""
     body = b'{"id": "x"%s, "data": [{"id": "y"%s}], "has_more": false}' % (status, status)
@@ -257,7 +258,7 @@ READS: dict[str, Callable[[Client], Awaitable[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", READS)
+@rows("name", READS)
 def test_success_with_a_wrong_body_is_invalid(name: str) -> None:
     results: dict[str, str] = {}
 
@@ -288,7 +289,7 @@ async def result_of(read: Awaitable[Any]) -> str:
     return f"accepted: {value!r}"
 
 
-@pytest.mark.parametrize("body", [b"{}", b'{"deleted": false}', b"<html>", b""])
+@rows("body", [b"{}", b'{"deleted": false}', b"<html>", b""])
 def test_unconfirmed_deletion_is_invalid(body: bytes) -> None:
     async def use(client: Client) -> None:
         with pytest.raises(InvalidResponse, match="DELETE /agents/sessions/s"):
@@ -298,7 +299,7 @@ def test_unconfirmed_deletion_is_invalid(body: bytes) -> None:
         run(core, use)
 
 
-@pytest.mark.parametrize("session_id", ["a/../b", "a?b", "a#b", "ü", "%2e%2e", "a b"])
+@rows("session_id", ["a/../b", "a?b", "a#b", "ü", "%2e%2e", "a b"])
 def test_ids_are_opaque(session_id: str) -> None:
     async def use(client: Client) -> None:
         with pytest.raises(APIStatusError, match="404 not_found_error"):
@@ -314,8 +315,8 @@ async def artifact_of(client: Client, session: Session, max_bytes: int) -> bytes
     return await client.artifact_content(session["id"], artifact, max_bytes=max_bytes)
 
 
-@pytest.mark.parametrize("framing", ["length", "chunked", "close"])
-@pytest.mark.parametrize("failures", [2, 99])
+@rows("framing", ["length", "chunked", "close"])
+@rows("failures", [2, 99])
 def test_short_download_is_repeated_and_never_returned(framing: str, failures: int) -> None:
     answer = b'{"x": 1}                                '
 
@@ -348,7 +349,7 @@ def test_artifact_over_the_limit_is_not_downloaded() -> None:
         assert core.counts["content"] == 0
 
 
-@pytest.mark.parametrize("fault", [Fault(endless=True), Fault(200, b"x" * 11), Fault(200, b"x" * 10_000_000)])
+@rows("fault", [Fault(endless=True), Fault(200, b"x" * 11), Fault(200, b"x" * 10_000_000)])
 def test_download_that_is_longer_than_stated_is_repeated(fault: Fault) -> None:
     async def use(client: Client) -> bytes:
         return await artifact_of(client, await finished_session(client), 100_000)
@@ -425,16 +426,14 @@ def test_stream_ends_with_its_session() -> None:
         run(core, use)
 
 
-@pytest.mark.parametrize(
-    ("stream", "reason"), [("silent", "was silent for 0.3 s"), ("dropped", "the event stream broke off")]
-)
+@rows(("stream", "reason"), [("silent", "was silent for 0.3 s"), ("dropped", "the event stream broke off")])
 def test_silent_or_dropped_stream_is_lost(stream: str, reason: str) -> None:
     script = Script(prepare_seconds=0.1, never_ends=True, stream=stream)
     with FakeCore(script=lambda body: script) as core, pytest.raises(StreamLost, match=reason):
         run(core, types_of_events, retry=quick(stream_silence=0.3))
 
 
-@pytest.mark.parametrize(
+@rows(
     ("body", "reason"),
     [
         (b"data: {not json\n\n", "not a JSON object"),
@@ -499,7 +498,7 @@ def test_refused_stream_is_tried_once() -> None:
         assert core.counts["events"] == 2
 
 
-@pytest.mark.parametrize("key", ["", " \n", "two words", "new\nline", "ключ"])
+@rows("key", ["", " \n", "two words", "new\nline", "ключ"])
 def test_invalid_key_is_refused(key: str) -> None:
     with pytest.raises(ValueError, match="OPENAI_API_KEY") as caught:
         Client("http://127.0.0.1:9/v1", key)

@@ -25,6 +25,7 @@ from pytest_core_rollouts.agents_api import (
 )
 from tests.support.api import Use, collect, create, failure, quick, run, run_at
 from tests.support.fake_core import FakeCore, Fault, Request
+from tests.support.tables import rows
 from tests.support.waiting import no_hang
 
 HTML = Fault(502, b"<html><h1>502 Bad Gateway</h1></html>", {"Content-Type": "text/html"})
@@ -221,7 +222,7 @@ def test_cancellation_ends_a_call_at_once_and_leaves_the_client_usable() -> None
         run(core, use)
 
 
-@pytest.mark.parametrize("fault", [Fault(endless=True), Fault(200, b"[" + b" " * 3_000_000 + b"]")])
+@rows("fault", [Fault(endless=True), Fault(200, b"[" + b" " * 3_000_000 + b"]")])
 def test_body_over_the_limit_is_not_read(fault: Fault) -> None:
     async def use(client: Client) -> None:
         async with Client(client.base_url, FakeCore.api_key, max_json_bytes=1_000_000) as small:
@@ -279,8 +280,8 @@ def test_connection_is_not_reused_after_half_an_answer(fault: Fault) -> None:
         assert first == again == broken != after
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-@pytest.mark.parametrize("use", [create, listing])
+@rows("status", [301, 302, 303, 307, 308])
+@rows("use", [create, listing])
 def test_redirect_is_never_followed(status: int, use: Use) -> None:
     with FakeCore() as other:
         location = f"http://user:pw@127.0.0.1:{other.port}/v1/agents/sessions"
@@ -293,9 +294,7 @@ def test_redirect_is_never_followed(status: int, use: Use) -> None:
         assert error.stops_run
 
 
-@pytest.mark.parametrize(
-    ("location", "where"), [("http://[bad", "an invalid URL"), ("/x", "another path"), ("", "another path")]
-)
+@rows(("location", "where"), [("http://[bad", "an invalid URL"), ("/x", "another path"), ("", "another path")])
 def test_redirect_without_a_host_is_named(location: str, where: str) -> None:
     fault = Fault(302, headers={"Location": location})
     with FakeCore(fault=lambda request: fault) as core:
@@ -335,9 +334,7 @@ def test_other_server_is_not_a_core(use: Use, fault: Fault) -> None:
         assert core.counts.total() == (1 if fault.status != 200 else 4)
 
 
-@pytest.mark.parametrize(
-    ("fault", "kind"), [(NO_CORES["404 HTML"], APIStatusError), (NO_CORES["200 HTML"], InvalidResponse)]
-)
+@rows(("fault", "kind"), [(NO_CORES["404 HTML"], APIStatusError), (NO_CORES["200 HTML"], InvalidResponse)])
 def test_proven_core_stays_one(fault: Fault, kind: type[AgentsAPIError]) -> None:
     async def use(client: Client) -> None:
         await create(client)
@@ -375,7 +372,7 @@ ADVICE = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "advice"), ADVICE)
+@rows(("fault", "advice"), ADVICE)
 def test_refusal_says_what_to_do(fault: Fault, advice: str) -> None:
     with FakeCore(fault=lambda request: fault) as core:
         error = failure(core, create, APIStatusError)

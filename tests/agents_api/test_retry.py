@@ -22,6 +22,7 @@ from pytest_core_rollouts.agents_api import (
     TooLarge,
 )
 from pytest_core_rollouts.agents_api.retry import retry_after_seconds, retrying
+from tests.support.tables import rows
 
 
 class Clock:
@@ -81,7 +82,7 @@ def test_pauses_have_a_random_part() -> None:
     assert (lower.pause(status(429, 8.0), 1), upper.pause(status(429, 8.0), 1)) == (8.0, 10.0)
 
 
-@pytest.mark.parametrize("retry_after", [0.0, 7.0, 60.0, 86_400.0])
+@rows("retry_after", [0.0, 7.0, 60.0, 86_400.0])
 def test_retry_after_is_followed_up_to_a_limit(retry_after: float) -> None:
     clock, state = Clock(), State()
     play(clock, state, iter([status(429, retry_after)]))
@@ -96,7 +97,7 @@ def test_only_time_lost_to_faults_is_counted() -> None:
     assert state.trouble is None
 
 
-@pytest.mark.parametrize("error", [status(408), status(429), status(500), status(502), fault(ConnectionFailed)])
+@rows("error", [status(408), status(429), status(500), status(502), fault(ConnectionFailed)])
 def test_call_is_given_up_when_patience_has_passed(error: AgentsAPIError) -> None:
     clock, state = Clock(), State()
     with pytest.raises(AgentsAPIError) as caught:
@@ -107,7 +108,7 @@ def test_call_is_given_up_when_patience_has_passed(error: AgentsAPIError) -> Non
     assert f"gave up after 6 tries in {error.elapsed_s:.1f} s" in str(error)
 
 
-@pytest.mark.parametrize("error", [fault(InvalidResponse), fault(ShortRead)])
+@rows("error", [fault(InvalidResponse), fault(ShortRead)])
 def test_call_with_a_wrong_body_is_tried_a_few_times(error: AgentsAPIError) -> None:
     clock, state = Clock(), State()
     with pytest.raises(type(error)):
@@ -119,7 +120,7 @@ FINAL = [status(code) for code in (301, 400, 401, 403, 404, 405, 409, 413, 422)]
 FINAL += [fault(kind) for kind in (NotACore, TooLarge, StreamLost, DeadlinePassed)]  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("error", FINAL)
+@rows("error", FINAL)
 def test_final_faults_are_not_repeated(error: AgentsAPIError) -> None:
     clock, state = Clock(), State()
     with pytest.raises(type(error)):
@@ -163,7 +164,7 @@ def test_trouble_is_the_fault_during_its_pause() -> None:
 NOW = 1_000_000_000.0
 
 
-@pytest.mark.parametrize(
+@rows(
     ("value", "date", "seconds"),
     [
         ("7", None, 7.0),

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from pytest_core_rollouts.agents_api.sse import EventTooLarge, Parser, ServerSentEvent
+from tests.support.tables import rows
 
 STREAM = (
     "\ufeffdata: with a BOM\r\n\r\n"
@@ -38,7 +39,7 @@ def test_stream_byte_by_byte() -> None:
     assert parse([STREAM[i : i + 1] for i in range(len(STREAM))]) == EVENTS
 
 
-@pytest.mark.parametrize("seed", range(20))
+@rows("seed", range(20))
 def test_stream_cut_anywhere(seed: int) -> None:
     cuts = sorted(random.Random(seed).choices(range(len(STREAM)), k=12))
     chunks = [STREAM[a:b] for a, b in zip([0, *cuts], [*cuts, len(STREAM)], strict=True)]

@@ -12,6 +12,7 @@ from pytest_core_rollouts.checking import grading_checks
 from pytest_core_rollouts.checking.checks import Finding, TaskChecks, apply_silence
 from pytest_core_rollouts.tasks.task import Task, load_task
 from pytest_core_rollouts.tasks.task_settings import FINDINGS, WARNINGS
+from tests.support.tables import rows
 
 INSTRUCTION = """\
 Add up `/workspace/sales.csv`.
@@ -190,16 +191,14 @@ def test_a_finding_names_the_line_of_its_key(folder: Path) -> None:
     assert (finding.code, finding.path, finding.line) == ("zero-tolerance", folder / "expected.json", 3)
 
 
-@pytest.mark.parametrize(
-    "yaml", ["tolerance: {absolute: 0.01}", "grading: {mean: {absolute: 0.1}}", "grading: {mean: {exact: true}}"]
-)
+@rows("yaml", ["tolerance: {absolute: 0.01}", "grading: {mean: {absolute: 0.1}}", "grading: {mean: {exact: true}}"])
 def test_an_expected_zero_with_an_absolute_or_exact_rule_is_not_reported(folder: Path, yaml: str) -> None:
     write(folder, "expected.json", '{"total": 48213, "best": "west", "mean": 0.0}')
     write(folder, "task.yaml", yaml)
     assert codes(folder) == []
 
 
-@pytest.mark.parametrize(
+@rows(
     "yaml",
     [
         "grading: {total: {relative: 0.5, absolute: 100000}}",

@@ -20,6 +20,7 @@ from pytest_core_rollouts.records.rows import append
 from pytest_core_rollouts.report.markdown import markdown
 from pytest_core_rollouts.results.summary import summarize
 from tests.support.rows import run
+from tests.support.tables import rows
 
 YES, NO = (1.0,) * 4, (0.0,) * 4
 
@@ -187,7 +188,7 @@ def test_a_reader_that_closes_early_is_not_an_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
+@rows(
     "verb",
     [
         ["report", "x.jsonl", "--gate", "mean>=0"],

@@ -14,6 +14,7 @@ import pytest
 import pytest_core_rollouts
 from pytest_core_rollouts._deprecated import MOVED
 from tests.support.generators import DOCS, load_generator
+from tests.support.tables import rows
 
 ROOT = DOCS.parent
 PACKAGE = "pytest_core_rollouts"
@@ -98,18 +99,18 @@ RAISING = {
 }
 
 
-@pytest.mark.parametrize("name", RAISING)
+@rows("name", RAISING)
 def test_docstring_says_what_it_raises(name: str) -> None:
     assert RAISING[name] in (inspect.getdoc(getattr(pytest_core_rollouts, name)) or "")
 
 
-@pytest.mark.parametrize("name", ["submit", "asubmit", "submit_rollouts", "new_run", "prepare"])
+@rows("name", ["submit", "asubmit", "submit_rollouts", "new_run", "prepare"])
 def test_engine_methods_say_what_they_raise(name: str) -> None:
     text = inspect.getdoc(getattr(pytest_core_rollouts.Engine, name)) or ""
     assert re.search(r"Raises |`submit`", text)
 
 
-@pytest.mark.parametrize(("module", "name"), OLD_PATHS, ids=lambda part: part.removeprefix(f"{PACKAGE}."))
+@rows(("module", "name"), OLD_PATHS, ids=lambda part: part.removeprefix(f"{PACKAGE}."))
 def test_old_import_path_warns_and_names_the_new_one(module: str, name: str) -> None:
     old = importlib.import_module(module)
     with pytest.warns(DeprecationWarning, match=re.escape(f"use `from pytest_core_rollouts import {name}`")):
@@ -117,7 +118,7 @@ def test_old_import_path_warns_and_names_the_new_one(module: str, name: str) -> 
     assert value is getattr(pytest_core_rollouts, name)
 
 
-@pytest.mark.parametrize("module", MOVED)
+@rows("module", MOVED)
 def test_old_module_has_no_other_names(module: str) -> None:
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = importlib.import_module(module).nothing

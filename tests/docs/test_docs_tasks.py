@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from pytest_core_rollouts.tasks.grader_file import ARGUMENTS
 from pytest_core_rollouts.tasks.strict_yaml import load_yaml
 from pytest_core_rollouts.tasks.task_settings import FINDINGS
 from pytest_core_rollouts.tasks.task_yaml import RULES
+from tests.support.tables import rows
 
 DOC = Path(__file__).parents[2] / "docs" / "tasks.md"
 TEXT = DOC.read_text(encoding="utf-8")
@@ -26,16 +25,16 @@ def test_page_lists_every_setting_finding_and_argument() -> None:
     assert {name for name in [*FINDINGS, *ARGUMENTS] if f"`{name}`" not in rows} == set()
 
 
-@pytest.mark.parametrize("block", blocks("yaml"))
+@rows("block", blocks("yaml"))
 def test_yaml_of_the_page_is_valid(block: str) -> None:
     assert load_yaml(Path("task.yaml"), block.encode()).checked(RULES)
 
 
-@pytest.mark.parametrize("setting", re.findall(r"^\| `([a-z_]+: .+?)` \|", TEXT, re.MULTILINE))
+@rows("setting", re.findall(r"^\| `([a-z_]+: .+?)` \|", TEXT, re.MULTILINE))
 def test_settings_of_the_page_are_valid(setting: str) -> None:
     assert load_yaml(Path("task.yaml"), setting.encode()).checked(RULES)
 
 
-@pytest.mark.parametrize("block", blocks("python"))
+@rows("block", blocks("python"))
 def test_python_of_the_page_compiles(block: str) -> None:
     compile(block, "tasks.md", "exec")

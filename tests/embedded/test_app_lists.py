@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.tables import rows
 from tests.support.wire import Wire
 
 TURNS = 5
@@ -92,8 +93,8 @@ def test_limit_of_turns_and_artifacts_out_of_range_is_400(
     assert error["message"] == f"limit: expected an integer from 1 to 100, got {limit}"
 
 
-@pytest.mark.parametrize("name", ["", "/x/turns", "/x/items", "/x/artifacts"])
-@pytest.mark.parametrize(
+@rows("name", ["", "/x/turns", "/x/items", "/x/artifacts"])
+@rows(
     "query",
     [
         "limit=",

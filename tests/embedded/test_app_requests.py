@@ -8,8 +8,7 @@ import socket
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
-
+from tests.support.tables import rows
 from tests.support.wire import HOSTED, Wire, oracle
 
 NO_SUCH = "00000000-0000-4000-8000-000000000000"
@@ -31,7 +30,7 @@ def test_every_response_has_a_request_id(wire: Wire) -> None:
     assert len(set(ids)) == len(ids)
 
 
-@pytest.mark.parametrize("value", [None, "agents=v0", "agents=v1, agents=v1", ""])
+@rows("value", [None, "agents=v0", "agents=v1, agents=v1", ""])
 def test_beta_header_is_required(wire: Wire, value: str | None) -> None:
     error = wire.refused(400, "GET", "/sessions", headers={"OpenAI-Beta": value})
     assert (error["type"], error["code"]) == ("invalid_beta", "invalid_beta")
@@ -43,7 +42,7 @@ def test_duplicate_beta_header_is_refused_before_the_key_is_checked(wire: Wire) 
     assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_beta")
 
 
-@pytest.mark.parametrize("value", [None, "Bearer wrong", "Bearer", "Basic abc", "Bearer schlüssel"])
+@rows("value", [None, "Bearer wrong", "Bearer", "Basic abc", "Bearer schlüssel"])
 def test_wrong_key_is_401(wire: Wire, value: str | None) -> None:
     headers = {b"OpenAI-Beta": b"agents=v1"} | ({} if value is None else {b"Authorization": value.encode()})
     response = wire.client.get(f"{wire.base_url}/agents/sessions", headers=headers)
@@ -52,7 +51,7 @@ def test_wrong_key_is_401(wire: Wire, value: str | None) -> None:
     assert response.json()["error"]["code"] is None
 
 
-@pytest.mark.parametrize("path", ["/sessions/", "/nothing", f"/sessions/{NO_SUCH}/nothing", ""])
+@rows("path", ["/sessions/", "/nothing", f"/sessions/{NO_SUCH}/nothing", ""])
 def test_unknown_path_is_404(wire: Wire, path: str) -> None:
     assert wire.refused(404, "GET", path)["code"] == "unsupported_operation"
 
@@ -69,12 +68,12 @@ def test_wrong_method_is_405_and_allow_names_the_right_ones(wire: Wire) -> None:
     assert set(re.split(", ?", response.headers["Allow"])) >= {"GET", "POST", "DELETE"}
 
 
-@pytest.mark.parametrize("path", [f"/sessions/{NO_SUCH}/events", f"/sessions/{NO_SUCH}/artifacts/x/content"])
+@rows("path", [f"/sessions/{NO_SUCH}/events", f"/sessions/{NO_SUCH}/artifacts/x/content"])
 def test_head_of_a_stream_or_content_is_405(wire: Wire, path: str) -> None:
     assert wire.call("HEAD", path).status_code == 405
 
 
-@pytest.mark.parametrize(
+@rows(
     ("method", "path"),
     [
         ("GET", ""),
@@ -89,7 +88,7 @@ def test_head_of_a_stream_or_content_is_405(wire: Wire, path: str) -> None:
         ("GET", "/events"),
     ],
 )
-@pytest.mark.parametrize("id", [NO_SUCH, "no uuid", "..%2f..%2fetc"])
+@rows("id", [NO_SUCH, "no uuid", "..%2f..%2fetc"])
 def test_unknown_session_is_404(wire: Wire, method: str, path: str, id: str) -> None:
     error = wire.refused(404, method, f"/sessions/{id}{path}")
     assert (error["type"], error["code"], error["param"]) in {
@@ -116,13 +115,13 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN.keys())
+@rows("content", BROKEN.values(), ids=BROKEN.keys())
 def test_body_that_is_not_strict_json_is_400(wire: Wire, content: bytes) -> None:
     error = wire.refused(400, "POST", "/sessions", content=content, headers={"Content-Type": "application/json"})
     assert (error["code"], error["param"]) == ("invalid_request_error", None)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("content", "key"),
     [
         (b'{"input": "a", "input": "b"}', "input"),
@@ -145,7 +144,7 @@ LONG_TEXTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("body", LONG_TEXTS.values(), ids=LONG_TEXTS.keys())
+@rows("body", LONG_TEXTS.values(), ids=LONG_TEXTS.keys())
 def test_error_repeats_little_of_the_request(wire: Wire, body: dict[str, Any]) -> None:
     assert len(wire.call("POST", "/sessions", json=body).text) < 1200
 
@@ -178,13 +177,13 @@ def test_nul_character_is_refused(wire: Wire) -> None:
     assert "U+0000" in error["message"]
 
 
-@pytest.mark.parametrize("type", [None, "text/plain", "application/jsonx", "application/x-www-form-urlencoded"])
+@rows("type", [None, "text/plain", "application/jsonx", "application/x-www-form-urlencoded"])
 def test_other_content_type_is_400(wire: Wire, type: str | None) -> None:
     error = wire.refused(400, "POST", "/sessions", content=b"{}", headers={"Content-Type": type})
     assert "Content-Type" in error["message"]
 
 
-@pytest.mark.parametrize("type", ["application/json; charset=utf-8", "Application/JSON", "application/merge+json"])
+@rows("type", ["application/json; charset=utf-8", "Application/JSON", "application/merge+json"])
 def test_json_content_types_are_accepted(wire: Wire, type: str) -> None:
     error = wire.refused(400, "POST", "/sessions", content=b"", headers={"Content-Type": type})
     assert error["param"] == "environment"  # an empty body counts as {}
@@ -303,7 +302,7 @@ INVALID: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "value"), INVALID, ids=[f"{n}-{path}" for n, (path, _) in enumerate(INVALID)])
+@rows(("path", "value"), INVALID, ids=[f"{n}-{path}" for n, (path, _) in enumerate(INVALID)])
 def test_invalid_member_is_400_and_named(wire: Wire, path: str, value: Any) -> None:
     error = wire.refused(400, "POST", "/sessions", json=_with(path, value))
     assert error["code"] in ("invalid_request_error", "invalid_request")
@@ -336,7 +335,7 @@ UNSUPPORTED: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "value", "param"), UNSUPPORTED)
+@rows(("path", "value", "param"), UNSUPPORTED)
 def test_member_that_needs_another_core_is_400_and_named(wire: Wire, path: str, value: Any, param: str) -> None:
     error = wire.refused(400, "POST", "/sessions", json=_with(path, value))
     assert (error["code"], error["param"]) == ("unsupported_or_invalid_configuration", param)
@@ -383,7 +382,7 @@ def test_files_over_the_limits_are_400(wire: Wire) -> None:
     wire.end(wire.ok("POST", "/sessions", 201, json=files([five, five]))["id"])
 
 
-@pytest.mark.parametrize(("first", "second"), [("a", "a"), ("a", "a/b"), ("a/b/c", "a")])
+@rows(("first", "second"), [("a", "a"), ("a", "a/b"), ("a/b/c", "a")])
 def test_files_with_clashing_paths_are_400(wire: Wire, first: str, second: str) -> None:
     files = [{"type": "inline", "path": f"/workspace/{name}", "data": ""} for name in (first, second)]
     assert (
@@ -394,7 +393,7 @@ def test_files_with_clashing_paths_are_400(wire: Wire, first: str, second: str) 
 PROVIDER = {"protocol": "responses", "base_url": "https://models.example/v1", "api_key": "sk-canary-1234567890"}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("member", "value"),
     [
         ("protocol", "smoke_signals"),
@@ -417,7 +416,7 @@ def test_invalid_model_provider_member_is_400_and_named(wire: Wire, member: str,
     assert wire.refused(400, "POST", "/sessions", json=body)["param"] == f"x_agents_core.model_provider.{member}"
 
 
-@pytest.mark.parametrize("url", ["https://models.example/v1", "http://127.0.0.1:9000/rollouts/x/v1", "http://[::1]:9/"])
+@rows("url", ["https://models.example/v1", "http://127.0.0.1:9000/rollouts/x/v1", "http://[::1]:9/"])
 def test_model_key_is_not_in_responses(wire: Wire, url: str) -> None:
     response = wire.call("POST", "/sessions", json=_with("x_agents_core.model_provider", {**PROVIDER, "base_url": url}))
     assert response.status_code == 201, response.text

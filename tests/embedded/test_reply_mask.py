@@ -10,12 +10,12 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_core_rollouts.embedded.model.reply_mask import KeyMask
 from tests.support.proxies import KEY, Reader, Server, Writer, asyncio_test, proxied, replying, serving, sse
+from tests.support.tables import rows
 
 CORE_KEY = "core-key-9876543210"
 IN_JSON = json.dumps(KEY)[1:-1]
@@ -91,7 +91,7 @@ async def test_key_split_between_chunks_is_masked_without_delay_for_others(tmp_p
     assert whole == b"data: hello\n\ndata: Bearer " + b"[masked]".ljust(len(KEY), b"*") + b"\n\n"
 
 
-@pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate"])
+@rows("coding", ["gzip", "x-gzip", "deflate"])
 def test_compressed_reply_is_decompressed_and_masked(tmp_path: Path, coding: str) -> None:
     text = sse({"type": "response.failed", "response": {"error": {"code": "server_error", "message": f"no {KEY}"}}})
     text += b": padding " + b"x" * 300_000
@@ -109,7 +109,7 @@ def test_compressed_reply_is_decompressed_and_masked(tmp_path: Path, coding: str
     asyncio.run(check())
 
 
-@pytest.mark.parametrize(("coding", "body"), [("br", b"x"), ("gzip, br", b"x"), ("gzip", b"no gzip")])
+@rows(("coding", "body"), [("br", b"x"), ("gzip, br", b"x"), ("gzip", b"no gzip")])
 def test_reply_with_unknown_compression_is_not_passed_on(tmp_path: Path, coding: str, body: bytes) -> None:
     async def check() -> None:
         handler = replying(body, "200 OK", f"Content-Encoding: {coding}")

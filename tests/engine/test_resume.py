@@ -24,6 +24,7 @@ from pytest_core_rollouts.rollout.attempt_state import AttemptState, lost_record
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
 from pytest_core_rollouts.tasks.task_settings import Network
 from tests.support.rollouts import RUN_ID, TASK, plan
+from tests.support.tables import rows
 
 
 def row(
@@ -60,14 +61,12 @@ UNGRADED = row(None, error="the grader raised", timings={"create": 0.1, "turn": 
 # ---- rows of the same work
 
 
-@pytest.mark.parametrize(
-    "rewarded", [row(1.0), row(0.0), row(0.5), row(0.0, status="timeout"), row(0.0, status="failed")]
-)
+@rows("rewarded", [row(1.0), row(0.0), row(0.5), row(0.0, status="timeout"), row(0.0, status="failed")])
 def test_any_reward_is_reused(tmp_path: Path, rewarded: RolloutRecord) -> None:
     assert verdict(tmp_path, rewarded) == Verdict("reuse", 0)
 
 
-@pytest.mark.parametrize("status", ["error", "failed", "cancelled"])
+@rows("status", ["error", "failed", "cancelled"])
 def test_without_a_reward_the_next_attempt_runs(tmp_path: Path, status: str) -> None:
     assert verdict(tmp_path, row(None, status=status)) == Verdict("run", attempt=2)
 
@@ -129,7 +128,7 @@ CHANGED: dict[str, tuple[Rollout, str]] = {
 }
 
 
-@pytest.mark.parametrize(("today", "why"), CHANGED.values(), ids=CHANGED)
+@rows(("today", "why"), CHANGED.values(), ids=CHANGED)
 def test_a_rollout_with_other_settings_runs_again_with_the_reason(tmp_path: Path, today: Rollout, why: str) -> None:
     assert verdict(tmp_path, row(1.0), today=today) == Verdict("run", attempt=2, why=why)
     assert verdict(tmp_path, ERROR, today=today) == Verdict("run", attempt=2), "no result is lost"
@@ -246,6 +245,6 @@ COMMANDS: list[tuple[list[str], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "file", "told"), COMMANDS)
+@rows(("given", "file", "told"), COMMANDS)
 def test_the_resume_command(tmp_path: Path, given: list[str], file: str, told: str) -> None:
     assert resume_command(given, tmp_path / file, RUN_ID, tmp_path) == told

@@ -33,6 +33,7 @@ from pytest_core_rollouts.grading.comparing import (
 )
 from pytest_core_rollouts.strict_json import DEPTH_LIMIT, InvalidJSON, parse_json
 from pytest_core_rollouts.tasks.grader_file import as_grade
+from tests.support.tables import rows
 
 
 def reward(expected: dict[str, Any], answer: str | bytes, tolerance: Tolerance | None = None) -> float:
@@ -54,7 +55,7 @@ def test_a_byte_order_mark_is_ignored() -> None:
     assert reward({"x": 1}, b'\xef\xbb\xbf{"x":1}') == 1
 
 
-@pytest.mark.parametrize(
+@rows(
     ("data", "problem"),
     [
         (b"", "the file is empty (line 1, column 1)"),
@@ -87,9 +88,7 @@ def test_what_is_not_json_is_refused_with_the_reason(data: bytes, problem: str) 
     assert str(caught.value) == f"not valid JSON: {problem}"
 
 
-@pytest.mark.parametrize(
-    "data", [b'{"x":1,}', b'{"x":01}', b'{"x":.5}', b'{"x":+1}', b'{"x":"\t"}', b'{"x":True}', b"{x:1}"]
-)
+@rows("data", [b'{"x":1,}', b'{"x":01}', b'{"x":.5}', b'{"x":+1}', b'{"x":"\t"}', b'{"x":True}', b"{x:1}"])
 def test_near_json_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidJSON):
         parse_json(data)
@@ -141,7 +140,7 @@ def test_an_answer_with_a_problem_gets_zero_and_the_problem() -> None:
     assert grade.note.startswith("the answer is not valid JSON: ")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("answer", "kind"),
     [
         ('[{"x":1}]', "an array"),
@@ -161,7 +160,7 @@ def test_an_answer_that_is_not_an_object_is_kept_and_gets_zero(answer: str, kind
 # Comparing: kinds of values
 
 
-@pytest.mark.parametrize(
+@rows(
     "answer",
     [
         '{"n":true,"ok":true,"z":[0,1]}',
@@ -177,7 +176,7 @@ def test_a_boolean_is_not_a_number(answer: str) -> None:
     assert reward(expected, json.dumps(expected)) == 1
 
 
-@pytest.mark.parametrize(
+@rows(
     ("expected", "answer"),
     [
         (True, '"true"'),
@@ -194,14 +193,12 @@ def test_only_a_boolean_matches_a_boolean(expected: bool, answer: str) -> None:
     assert reward({"ok": expected}, "{}") == 0
 
 
-@pytest.mark.parametrize(
-    ("answer", "score"), [("{}", 0), ('{"n":null}', 1), ('{"n":""}', 0), ('{"n":0}', 0), ('{"n":false}', 0)]
-)
+@rows(("answer", "score"), [("{}", 0), ('{"n":null}', 1), ('{"n":""}', 0), ('{"n":0}', 0), ('{"n":false}', 0)])
 def test_null_must_be_there(answer: str, score: int) -> None:
     assert reward({"n": None}, answer) == score
 
 
-@pytest.mark.parametrize("answer", ["null", "[]", "{}", '""', "0", "false"])
+@rows("answer", ["null", "[]", "{}", '""', "0", "false"])
 def test_nothing_empty_matches_a_value(answer: str) -> None:
     for value in (1, 1.5, "x", True, [1], {"a": 1}):
         assert reward({"x": value}, f'{{"x":{answer}}}') == 0
@@ -216,7 +213,7 @@ def test_a_value_in_a_list_is_not_the_value() -> None:
 # Comparing: numbers
 
 
-@pytest.mark.parametrize("key", ["date", "id", "rows"])
+@rows("key", ["date", "id", "rows"])
 def test_integers_match_exactly(key: str) -> None:
     expected = {"date": 20240101, "id": 9007199254740993, "rows": 1000001}
     answer = {**expected, key: expected[key] + (-1 if key == "id" else 1)}
@@ -225,7 +222,7 @@ def test_integers_match_exactly(key: str) -> None:
     assert reward(expected, json.dumps(expected)) == 1
 
 
-@pytest.mark.parametrize(
+@rows(
     ("expected", "answer", "score"),
     [
         (3, "3.0", 1),
@@ -254,7 +251,7 @@ def test_other_numbers_match_within_a_millionth(expected: float, answer: str, sc
     assert reward({"x": expected}, f'{{"x":{answer}}}') == score
 
 
-@pytest.mark.parametrize(
+@rows(
     ("tolerance", "expected", "answer", "score"),
     [
         (Tolerance(), 1.1, "1.1000000001", 0),
@@ -273,15 +270,13 @@ def test_a_task_may_have_its_own_tolerance(tolerance: Tolerance, expected: float
     assert reward({"x": expected}, f'{{"x":{answer}}}', tolerance) == score
 
 
-@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+@rows("number", [math.inf, -math.inf, math.nan])
 def test_what_is_not_finite_matches_nothing(number: float) -> None:
     assert grade_answer({"x": number}, Answer(value={"x": number})).reward == 0
     assert grade_answer({"x": 1.0}, Answer(value={"x": number})).reward == 0
 
 
-@pytest.mark.parametrize(
-    ("relative", "absolute"), [(-1.0, 0.0), (math.nan, 0.0), (0.0, math.inf), (1.0, 0.0), (5.0, 0.0)]
-)
+@rows(("relative", "absolute"), [(-1.0, 0.0), (math.nan, 0.0), (0.0, math.inf), (1.0, 0.0), (5.0, 0.0)])
 def test_a_tolerance_must_make_sense(relative: float, absolute: float) -> None:
     with pytest.raises(ValueError, match=r"tolerance: (relative|absolute) must be"):
         Tolerance(relative, absolute)
@@ -294,7 +289,7 @@ def test_a_tolerance_is_made_of_numbers() -> None:
         Tolerance(absolute=True)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("expected", "answer", "score"),
     [
         (48213377, "48213340.0", 0),
@@ -321,7 +316,7 @@ def test_another_integer_is_never_right_however_it_is_written(expected: int, ans
     assert reward({"x": [{"y": expected}]}, f'{{"x":[{{"y":{answer}}}]}}') == score
 
 
-@pytest.mark.parametrize(
+@rows(
     ("tolerance", "expected", "answer", "score"),
     [
         (Tolerance(relative=0.01), 100, "101.0", 0),
@@ -343,7 +338,7 @@ def test_a_tolerance_of_the_task_is_for_fractions(
     assert reward({"x": expected}, f'{{"x":{answer}}}', tolerance) == score
 
 
-@pytest.mark.parametrize("digits", [400, 5000, 100_000])
+@rows("digits", [400, 5000, 100_000])
 def test_an_answer_made_in_code_may_hold_any_integer(digits: int) -> None:
     for expected in (1, 1.5, 10**300):
         assert grade_answer({"x": expected}, Answer(value={"x": 10**digits})).reward == 0
@@ -352,7 +347,7 @@ def test_an_answer_made_in_code_may_hold_any_integer(digits: int) -> None:
 # Comparing: texts
 
 
-@pytest.mark.parametrize(
+@rows(
     ("answer", "score"),
     [
         ("x", 1),
@@ -379,7 +374,7 @@ def test_inner_space_counts_and_a_blank_matches_only_a_blank() -> None:
     assert reward({"s": ""}, '{"s":"0"}') == 0
 
 
-@pytest.mark.parametrize(
+@rows(
     ("expected", "answer", "score"),
     [
         ("caf\u00e9", "cafe\u0301", 1),
@@ -405,7 +400,7 @@ def test_more_than_thirty_marks_in_a_row_are_compared_as_they_are() -> None:
         assert reward({ordered: 1}, json.dumps({swapped: 1})) == score
 
 
-@pytest.mark.parametrize("marks", ["\u0301\u0316", "\u0f73", "\u0344"])
+@rows("marks", ["\u0301\u0316", "\u0f73", "\u0344"])
 def test_no_run_of_marks_stalls_the_comparison(marks: str) -> None:
     """Sorting it takes minutes. U+0F73 is not a mark itself, but consists of two."""
     run = marks * (300_000 // len(marks))
@@ -414,7 +409,7 @@ def test_no_run_of_marks_stalls_the_comparison(marks: str) -> None:
     assert time.process_time() - start < 10
 
 
-@pytest.mark.parametrize(
+@rows(
     ("expected", "answer", "score"),
     [
         (0.2, '"20%"', 0),
@@ -449,7 +444,7 @@ def test_extra_keys_are_ignored_at_every_depth() -> None:
     assert reward(expected, '{"a":{"b":[{"c":1,"x":0}],"x":0},"empty":{"x":0},"x":0}') == 1
 
 
-@pytest.mark.parametrize(
+@rows(
     ("answer", "score"),
     [
         ("[1,2,3]", 1),
@@ -513,7 +508,7 @@ def test_the_deepest_difference_is_found() -> None:
     assert grade_answer(expected, Answer(value=answer)).reasons == (Reason("a." * (DEPTH_LIMIT - 1) + "x", 1, 2),)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("path", "text"),
     [
         ((), ""),
@@ -528,13 +523,13 @@ def test_paths_can_be_read(path: tuple[str | int, ...], text: str) -> None:
     assert render_path(path) == text
 
 
-@pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, math.inf])
+@rows("value", [-0.1, 1.1, math.nan, math.inf])
 def test_a_reward_is_from_zero_to_one(value: float) -> None:
     with pytest.raises(ValueError, match="a reward must be from 0 to 1"):
         Grade(value)
 
 
-@pytest.mark.parametrize("value", ["1", "false", None, True, [1]])
+@rows("value", ["1", "false", None, True, [1]])
 def test_a_reward_is_a_number(value: Any) -> None:
     with pytest.raises(TypeError, match="a reward must be a number"):
         Grade(value)
@@ -557,7 +552,7 @@ def _endless() -> dict[str, Any]:
     return value
 
 
-@pytest.mark.parametrize(
+@rows(
     ("expected", "problem"),
     [
         ({}, "must be an object with at least one key"),
@@ -604,7 +599,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@rows("name", HOSTILE)
 def test_no_answer_can_stall_the_grader(name: str) -> None:
     expected: dict[str, Any] = {"s": "é", **{f"ü{n}": 0 for n in range(500)}}
     start = time.process_time()
@@ -635,7 +630,7 @@ def test_numbers_of_other_libraries_are_rewards() -> None:
 UNORDERED = KeyRule(unordered=True)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("expected", "answered", "rule", "tolerance"),
     [
         ([10, 20], [20.1, 10.2], UNORDERED, Tolerance(absolute=0.5)),

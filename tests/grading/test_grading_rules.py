@@ -17,6 +17,7 @@ from pytest_core_rollouts.grading.comparing import DEFAULT_TOLERANCE, UNORDERED_
 from pytest_core_rollouts.grading.rules import BadRule, Every, parse_path, rules_by_path
 from pytest_core_rollouts.tasks.files import TaskError
 from pytest_core_rollouts.tasks.task import Task, load_task
+from tests.support.tables import rows
 
 WITHIN_1 = KeyRule(Tolerance(absolute=1))
 UNORDERED = KeyRule(unordered=True)
@@ -30,7 +31,7 @@ def graded(expected: dict[str, Any], rules: dict[str, KeyRule], answer: Any) -> 
 # Paths
 
 
-@pytest.mark.parametrize(
+@rows(
     ("written", "steps"),
     [
         ("total", ("total",)),
@@ -50,15 +51,13 @@ def test_a_path_is_read(written: str, steps: tuple[Any, ...]) -> None:
     assert parse_path(written) == steps
 
 
-@pytest.mark.parametrize(
-    "written", ["", ".a", "a.", "a..b", "a[", "a[-1]", "a[01]", "a['b']", "a b", "1a", "[x]", 'a["\\x"]']
-)
+@rows("written", ["", ".a", "a.", "a..b", "a[", "a[-1]", "a[01]", "a['b']", "a b", "1a", "[x]", 'a["\\x"]'])
 def test_the_error_for_an_invalid_path_says_how_to_write_one(written: str) -> None:
     with pytest.raises(ValueError, match="write it as totals"):
         parse_path(written)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("rules", "problem"),
     [
         ({"totl": UNORDERED}, "totl: the expected answer has no such value; correct the path"),
@@ -88,7 +87,7 @@ def test_of_two_rules_for_a_value_the_more_exact_path_holds() -> None:
 # What each rule allows
 
 
-@pytest.mark.parametrize(
+@rows(
     ("rule", "expected", "right", "wrong"),
     [
         (KeyRule(Tolerance(relative=0.1)), 100.0, [90.0, 110, 100], [89.9, 111, "100", True]),
@@ -140,7 +139,7 @@ def test_tolerances_that_overlap_do_not_spoil_a_pairing() -> None:
         assert graded({"v": [10.0, 11.0]}, rules, {"v": answer}).reward == 1
 
 
-@pytest.mark.parametrize("whole", [11.0, 11])
+@rows("whole", [11.0, 11])
 def test_a_whole_number_that_matches_no_integer_does_not_spoil_a_pairing(whole: float) -> None:
     """10 goes with 11.5 and 11 with 11.0 only, however that is written."""
     expected, rules = {"v": [10, 11]}, rules_by_path({"v": [10, 11]}, {"v": UNORDERED})
@@ -205,8 +204,8 @@ def test_a_hundred_thousand_plain_elements_are_counted_off() -> None:
     assert time.process_time() - start < 5
 
 
-@pytest.mark.parametrize("rule", [UNORDERED, KeyRule(Tolerance(absolute=0.3), unordered=True)])
-@pytest.mark.parametrize("kind", [float, int])
+@rows("rule", [UNORDERED, KeyRule(Tolerance(absolute=0.3), unordered=True)])
+@rows("kind", [float, int])
 def test_fifty_thousand_numbers_are_sorted(rule: KeyRule, kind: type) -> None:
     expected = {"v": [kind(number) for number in range(50_000)]}
     near = [number + 1e-7 * number for number in range(50_000)]
@@ -224,7 +223,7 @@ def test_what_takes_too_long_to_pair_is_an_error_at_collection() -> None:
         rules_by_path({"v": inner[0]}, {"v": UNORDERED, "v[*]": UNORDERED})
 
 
-@pytest.mark.parametrize("answer", ["near", "far", "marks", "keys"])
+@rows("answer", ["near", "far", "marks", "keys"])
 def test_no_answer_stalls_a_pairing(answer: str) -> None:
     number = int((UNORDERED_LIMIT / 2) ** 0.5) - 1
     expected: list[Any] = [[1.0 + index / 1000] for index in range(number)]
@@ -276,7 +275,7 @@ grading:
     assert grade_answer(task.expected, answer, task.tolerance).reward == 0
 
 
-@pytest.mark.parametrize(
+@rows(
     ("yaml", "problem"),
     [
         ("grading:\n  total: {relative: 0.1}\n  totl: {exact: true}\n", "3: grading.totl: the expected answer has no"),

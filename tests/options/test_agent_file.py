@@ -8,6 +8,7 @@ import pytest
 
 from pytest_core_rollouts.options.agent_file import AgentError, load_agent
 from pytest_core_rollouts.tasks.matrix import Agent
+from tests.support.tables import rows
 
 
 def agent_from(tmp_path: Path, content: str) -> Agent:
@@ -62,7 +63,7 @@ def test_each_value_changes_the_digest(tmp_path: Path) -> None:
     assert one.digest == agent_from(tmp_path, "# the same\ninstructions: 'Be brief.'").digest
 
 
-@pytest.mark.parametrize(
+@rows(
     ("content", "problem"),
     [
         ("harnes: codex", "harnes: unknown key; did you mean harness?"),
@@ -101,7 +102,7 @@ def test_error_names_file_line_and_key(tmp_path: Path, content: str, problem: st
     assert str(caught.value).startswith(f"{tmp_path / 'careful.yaml'}:{line}: {problem}")
 
 
-@pytest.mark.parametrize("key", ["sk-abc123", "0F3A" * 8, "0f3a" * 8, "abc", "A B", ""])
+@rows("key", ["sk-abc123", "0F3A" * 8, "0f3a" * 8, "abc", "A B", ""])
 def test_api_key_env_that_holds_a_key_is_refused_without_showing_it(tmp_path: Path, key: str) -> None:
     with pytest.raises(AgentError) as caught:
         agent_from(tmp_path, f"api_key_env: '{key}'")

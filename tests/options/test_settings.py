@@ -21,6 +21,7 @@ from pytest_core_rollouts.options.values import (
     positive_seconds,
 )
 from pytest_core_rollouts.tasks.matrix import Agent
+from tests.support.tables import rows
 
 
 def settings_of(pytester: pytest.Pytester, *args: str) -> Settings:
@@ -43,7 +44,7 @@ def make_task(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
+@rows(
     ("option", "task", "ini", "expected"),
     [(1, 2, 3, 1), (None, 2, 3, 2), (None, None, 3, 3), (None, None, None, 4), (0, 2, 3, 0)],
 )
@@ -105,7 +106,7 @@ def test_no_repr_shows_a_key(pytester: pytest.Pytester, tasks: Path, monkeypatch
     assert "key-1234" not in repr(settings)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("convert", "text", "value"),
     [
         (positive_integer, "12", 12),
@@ -120,7 +121,7 @@ def test_valid_texts_are_converted(convert: Any, text: str, value: Any) -> None:
     assert convert(text) == value
 
 
-@pytest.mark.parametrize(
+@rows(
     ("convert", "text"),
     [
         *((positive_integer, text) for text in ("0", "-1", "1.0", "1e3", "", " 1", "x", "٣", "1_000", "9999999999")),
@@ -137,14 +138,12 @@ def test_invalid_texts_are_refused_with_a_reason(convert: Any, text: str) -> Non
         convert(text)
 
 
-@pytest.mark.parametrize(
-    "url", ["https://core.example/v1", "http://127.0.0.1:8000/v1", "http://[::1]:8000/v1", "http://localhost/v1"]
-)
+@rows("url", ["https://core.example/v1", "http://127.0.0.1:8000/v1", "http://[::1]:8000/v1", "http://localhost/v1"])
 def test_urls_that_keep_the_key_encrypted_are_accepted(url: str) -> None:
     assert secure_url(url + "/", "--core") == url
 
 
-@pytest.mark.parametrize(
+@rows(
     "url",
     ["http://core.example/v1", "http://127.0.0.1.example/v1", "http://10.0.0.1/v1", "http://localhost.example/v1"],
 )

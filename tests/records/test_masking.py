@@ -4,14 +4,13 @@ import base64
 import json
 from urllib.parse import quote
 
-import pytest
-
 from pytest_core_rollouts.records.masking import MASK, Masker
+from tests.support.tables import rows
 
 SECRET = 'sk-live/4f+"Zq9\\é!'
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         SECRET,
@@ -48,7 +47,7 @@ def test_a_secret_that_holds_another_is_masked_whole() -> None:
     assert masker.text("abcd1234-long-tail abcd1234") == f"{MASK} {MASK}"
 
 
-@pytest.mark.parametrize(
+@rows(
     "word",
     [
         "EMPTY",

@@ -22,6 +22,7 @@ from pytest_core_rollouts.records.masking import MASK, Masker
 from pytest_core_rollouts.records.record import SCHEMA, RecordsError, RecordsWarning, RolloutRecord, count_planned, slim
 from pytest_core_rollouts.records.rows import EffectiveRow, append, check_writable, effective_rows, read_records
 from pytest_core_rollouts.tasks.task import Task
+from tests.support.tables import rows
 
 
 def record(**fields: Any) -> RolloutRecord:
@@ -85,7 +86,7 @@ ODD: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ODD)
+@rows("name", ODD)
 def test_values_that_json_has_no_word_for_neither_lose_the_row_nor_break_it(name: str) -> None:
     value, written = ODD[name]
     line = record(answer=value, items=[{"x": value}], usage={"x": value}).to_line()
@@ -106,7 +107,7 @@ def test_cycles_depth_and_huge_integers_are_written_too() -> None:
     assert RolloutRecord.from_line(line).usage == {"n": hex(10**5000)}
 
 
-@pytest.mark.parametrize("answer", [1e300, 10**300, -(2**53), None, True, "x", [], {"x": 1e300}])
+@rows("answer", [1e300, 10**300, -(2**53), None, True, "x", [], {"x": 1e300}])
 def test_an_answer_of_any_shape_is_read_as_it_was(answer: Any) -> None:
     """A row that can't be read would take those of all other rollouts with it."""
     row = RolloutRecord.from_line(record(answer=answer, answer_json="null" if answer is None else None).to_line())
@@ -159,7 +160,7 @@ STRICT_READERS = {
 }
 
 
-@pytest.mark.parametrize("reader", STRICT_READERS)
+@rows("reader", STRICT_READERS)
 def test_strict_readers_take_every_row(reader: str) -> None:
     if shutil.which(reader) is None:
         pytest.skip(f"{reader} is not installed")
@@ -189,7 +190,7 @@ def test_items_can_be_left_out() -> None:
     assert RolloutRecord.from_line(record(items=[{"id": "i"}]).to_line(items="none")).items is None
 
 
-@pytest.mark.parametrize(
+@rows(
     ("status", "reward"),
     [
         ("error", 0.0),
@@ -207,7 +208,7 @@ def test_a_fault_never_has_a_reward_and_a_graded_rollout_always_has(status: str,
         record(status=status, reward=reward)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("change", "error"),
     [
         ({"schema": SCHEMA + 1}, f"schema {SCHEMA + 1} is newer.*upgrade"),
@@ -272,7 +273,7 @@ def test_a_row_cut_off_is_passed_over_where_warnings_are_errors_too(tmp_path: Pa
     assert [str(one.message) for one in caught] == [f"{path}:2: skipped a row that was cut off"]
 
 
-@pytest.mark.parametrize("size", [10, 200_000])
+@rows("size", [10, 200_000])
 def test_a_whole_last_row_without_its_newline_is_kept(tmp_path: Path, size: int) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(record(answer_text="x" * size).to_line()[:-1])
@@ -397,9 +398,7 @@ def _folder(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "place", [_below_a_file, _folder, lambda _: Path("/proc/rollouts/x.jsonl"), lambda _: Path("/dev/null")]
-)
+@rows("place", [_below_a_file, _folder, lambda _: Path("/proc/rollouts/x.jsonl"), lambda _: Path("/dev/null")])
 def test_where_no_row_can_be_written_is_known_before_the_run(tmp_path: Path, place: Callable[[Path], Path]) -> None:
     path = place(tmp_path)
     with pytest.raises(RecordsError, match=rf"{path}.*--rollout-out"):
@@ -438,7 +437,7 @@ def test_without_a_grade_the_newest_row_counts() -> None:
     assert effective_rows(rows)[rows[0].rollout_id].record.error == "two"
 
 
-@pytest.mark.parametrize(
+@rows(
     "change",
     [
         {"input_digest": "b"},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from pytest_core_rollouts.grading.comparing import MISSING, NOTHING
 from pytest_core_rollouts.records.masking import HIDDEN, Masker
 from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.records.why import LIMIT, why_text
+from tests.support.tables import rows
 
 SECRET = "db-password-canary-77"
 
@@ -76,7 +76,7 @@ def test_a_row_keeps_what_its_grade_said() -> None:
     assert RolloutRecord.from_line(record(0.3, why="grader.py gave 0.3").to_line()).why == "grader.py gave 0.3"
 
 
-@pytest.mark.parametrize("length", range(80, 130))
+@rows("length", range(80, 130))
 def test_secrets_are_masked_before_anything_is_shortened(length: int) -> None:
     masked = Masker([SECRET]).message
     text = "x" * length + SECRET

@@ -23,6 +23,7 @@ from pytest_core_rollouts.report import html_data
 from pytest_core_rollouts.report.html import HtmlReportError, write_html
 from pytest_core_rollouts.report.html_data import outcome
 from pytest_core_rollouts.results.comparison import load_baseline
+from tests.support.tables import rows
 from tests.support.trajectories import HOSTILE, TASKS, agent_message, conversation, many_outcomes, row, write
 
 
@@ -281,7 +282,7 @@ def test_values_hidden_when_the_run_was_made_stay_hidden(tmp_path: Path) -> None
     assert made.details[0]["reasons"] == [{"path": "total", "answered": "342"}]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("status", "reward", "expected"),
     [
         ("completed", 1.0, "solved"),
@@ -309,7 +310,7 @@ def test_items_are_kept_from_both_ends(tmp_path: Path) -> None:
     assert detail["gap"] == {"after": 3, "count": 15}
 
 
-@pytest.mark.parametrize("limit", [0, 1])
+@rows("limit", [0, 1])
 def test_hardly_any_items_may_be_kept(tmp_path: Path, limit: int) -> None:
     made = report_of(tmp_path, row("sum", 0, 0, 1.0), items_limit=limit)
     assert len(made.details[0]["items"]) == limit

@@ -5,14 +5,13 @@ import re
 from fractions import Fraction
 from textwrap import dedent
 
-import pytest
-
 from pytest_core_rollouts.report.cells import escape, width
 from pytest_core_rollouts.report.markdown import MAX_TASKS, markdown, terminal
 from pytest_core_rollouts.results.number_text import between, decimal
 from pytest_core_rollouts.results.summary import summarize
 from pytest_core_rollouts.text import reward_text
 from tests.support.rows import run
+from tests.support.tables import rows
 
 BUNDLED = ("failed-logins", "inventory-bug", "orders-json", "salaries-sqlite", "sales-by-region")
 
@@ -115,7 +114,7 @@ def test_a_run_cut_short_says_so_first() -> None:
     assert markdown(summarize([], planned=16)) == "rows 0 of 16 planned\n"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("value", "shown"),
     [
         (Fraction(2499, 2500), "0.999"),
@@ -159,7 +158,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@rows("name", HOSTILE)
 def test_text_of_others_stays_in_its_cell_and_does_nothing(name: str) -> None:
     rows = [*run({"A": (1.0, None), name: (0.0, 1.0)}, harness=name, model=name, agent={"name": name}, error=name)]
     for text in (markdown(summarize(rows)), terminal(summarize(rows))):
@@ -245,7 +244,7 @@ def test_the_same_rows_give_the_same_bytes_in_whatever_order_they_were_written()
         assert (markdown(summarize(rows)), terminal(summarize(rows))) == expected
 
 
-@pytest.mark.parametrize(
+@rows(
     ("reward", "text"),
     [
         (1.0, "1"),

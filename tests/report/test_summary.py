@@ -6,10 +6,9 @@ import random
 from fractions import Fraction
 from typing import Any
 
-import pytest
-
 from pytest_core_rollouts.results.summary import AgentScore, Estimate, summarize
 from tests.support.rows import run
+from tests.support.tables import rows
 
 E4 = (None, None, None, None)
 
@@ -138,7 +137,7 @@ def test_the_order_of_rows_makes_no_difference() -> None:
         assert summarize(rows) == expected
 
 
-@pytest.mark.parametrize(
+@rows(
     ("usage", "tokens"),
     [
         (None, None),

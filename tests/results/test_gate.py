@@ -16,6 +16,7 @@ from pytest_core_rollouts.results.gate import AllowedErrors, GateError, Judgment
 from pytest_core_rollouts.results.number_text import p_clause
 from pytest_core_rollouts.results.summary import Summary, summarize
 from tests.support.rows import run
+from tests.support.tables import rows
 
 Results = Mapping[str, Sequence[float | str | None]]
 
@@ -35,7 +36,7 @@ def earlier(results: Results | None) -> Baseline | None:
 # What can be written
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "expression"),
     [
         ("each", "each"),
@@ -53,7 +54,7 @@ def test_what_a_gate_may_be(text: str, expression: str) -> None:
     assert parse_gate(text).expression == expression
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
     [
         *("", "all", "Each", "none,each", "mean", "mean>0.7", "mean>=", "mean>=1.1", "mean>=-0.1", "mean>=70%"),
@@ -88,7 +89,7 @@ def test_only_the_default_asserts_each_rollout() -> None:
 # each and none
 
 
-@pytest.mark.parametrize(
+@rows(
     ("results", "passed", "text"),
     [
         ({"a": YES, "b": YES}, True, "8 of 8 rollouts solved"),
@@ -106,7 +107,7 @@ def test_each(results: Results, passed: bool | None, text: str) -> None:
     assert one("each", results) == Judgment("each", passed, text)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("results", "passed", "text"),
     [
         ({"a": NO}, True, "4 of 4 rollouts graded"),
@@ -121,7 +122,7 @@ def test_none_never_fails_and_is_undecided_without_enough_rewards(
     assert one("none", results) == Judgment("none", passed, text)
 
 
-@pytest.mark.parametrize("expression", ["each", "none", "mean>=0", "pass@1>=0", "baseline", "lost<=9"])
+@rows("expression", ["each", "none", "mean>=0", "pass@1>=0", "baseline", "lost<=9"])
 def test_a_run_without_a_result_passes_no_gate(expression: str) -> None:
     for summary in (summarize([]), summarize([], planned=4), summarize(run({"a": (None, None)}))):
         [judgment] = judge([parse_gate(expression)], summary, earlier({"a": YES}))
@@ -131,7 +132,7 @@ def test_a_run_without_a_result_passes_no_gate(expression: str) -> None:
 # Figures
 
 
-@pytest.mark.parametrize(
+@rows(
     ("expression", "results", "passed", "text"),
     [
         ("mean>=0.7", {"a": (0.7, 0.7), "b": (0.7, 0.7)}, True, "0.700 >= 0.7"),  # as decimals, not as floats
@@ -321,7 +322,7 @@ def test_new_and_changed_tasks_are_not_compared_and_a_missing_result_fails() -> 
     assert str(judgment) == "gate baseline: failed: no result for C, which the baseline has"
 
 
-@pytest.mark.parametrize("gate", ["baseline", "lost<=9"])
+@rows("gate", ["baseline", "lost<=9"])
 def test_task_of_the_baseline_without_a_row_leaves_gates_undecided(gate: str) -> None:
     """Rows alone don't say why a task has none: another shard may have it."""
     before = {"A": YES, "B": YES, "C": YES}
@@ -344,7 +345,7 @@ def test_task_that_is_gone_is_named_and_does_not_block() -> None:
     assert judgment.text.endswith("; no row of B, which the baseline has; gone: C")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("gate", "passed", "text"),
     [
         ("mean>=0.7", True, "0.750 >= 0.7; accepted: 4 of 8 rollouts did not run"),
@@ -465,7 +466,7 @@ def test_a_p_value_close_to_the_level_is_shown_with_the_digits_that_decide() -> 
 # Errors that are allowed
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "errors", "passed", "allowed"),
     [
         ("0", 1, False, 0),
@@ -483,7 +484,7 @@ def test_allowed_errors(text: str, errors: int, passed: bool, allowed: int) -> N
     assert judgment == Judgment(f"errors<={text}", passed, expected)
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1.5", "101%", "5 %", "%", "1e2", "x"])
+@rows("text", ["", "-1", "1.5", "101%", "5 %", "%", "1e2", "x"])
 def test_an_invalid_number_of_errors_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a number of rollouts"):
         AllowedErrors.parse(text)

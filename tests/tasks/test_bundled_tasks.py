@@ -25,6 +25,7 @@ import pytest
 
 from pytest_core_rollouts.grading.answers import Answer, grade_answer, read_answer
 from pytest_core_rollouts.tasks.task import Task, load_task
+from tests.support.tables import rows
 
 TASKS = Path(__file__).parents[2] / "tasks"
 ENVIRONMENT = {
@@ -375,7 +376,7 @@ def test_a_second_solution_agrees(name: str) -> None:
     assert SOLVERS[name](TASKS / name / "files", "") == expected
 
 
-@pytest.mark.parametrize(("name", "key", "trap"), EACH_TRAP)
+@rows(("name", "key", "trap"), EACH_TRAP)
 def test_a_careless_reading_earns_nothing(name: str, key: str, trap: str) -> None:
     task, expected = _load(name)
     grade = grade_answer(expected, Answer(SOLVERS[name](TASKS / name / "files", trap)), task.tolerance)

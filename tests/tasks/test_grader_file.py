@@ -15,6 +15,7 @@ from pytest_core_rollouts.grading.comparing import Reason
 from pytest_core_rollouts.tasks.files import TaskError
 from pytest_core_rollouts.tasks.grader_file import as_grade, load_grader
 from pytest_core_rollouts.tasks.task import Task, load_task
+from tests.support.tables import rows
 
 ROLLOUT = object()
 
@@ -44,7 +45,7 @@ def test_a_grader_may_lie_in_a_folder_of_any_name(tmp_path: Path) -> None:
 # What it gets, by name
 
 
-@pytest.mark.parametrize(
+@rows(
     ("arguments", "wanted"),
     [
         ("task, answer", "[task.id, answer.value]"),
@@ -87,7 +88,7 @@ def test_the_grader_decides_where_there_is_an_expected_answer_too(tmp_path: Path
 # What it may return
 
 
-@pytest.mark.parametrize(("value", "reward"), [(1, 1.0), (0, 0.0), (0.25, 0.25), (True, 1.0), (False, 0.0)])
+@rows(("value", "reward"), [(1, 1.0), (0, 0.0), (0.25, 0.25), (True, 1.0), (False, 0.0)])
 def test_a_number_from_0_to_1_is_a_reward(value: Any, reward: float) -> None:
     assert as_grade(value, "grade()") == Grade(reward)
 
@@ -97,7 +98,7 @@ def test_a_grade_is_kept_with_its_reasons() -> None:
     assert as_grade(grade, "grade()") is grade
 
 
-@pytest.mark.parametrize(
+@rows(
     ("value", "problem"),
     [
         (None, r"grade\(\): expected a number from 0 to 1 or a Grade, got None"),
@@ -167,7 +168,7 @@ def test_a_grader_is_not_a_file_of_the_task(tmp_path: Path) -> None:
     assert task.uploads == ()
 
 
-@pytest.mark.parametrize(
+@rows(
     ("source", "problem"),
     [
         ("def grade(:\n", ":1: "),
@@ -190,9 +191,7 @@ def test_a_faulty_grader_is_an_error_at_collection(tmp_path: Path, source: str, 
     assert str(caught.value).startswith(f"{tmp_path / 't' / 'grader.py'}{problem}")
 
 
-@pytest.mark.parametrize(
-    "source", ["from math import floor as grade\n", "grade = lambda: 1\n", "if True:\n    def grade(): return 1\n"]
-)
+@rows("source", ["from math import floor as grade\n", "grade = lambda: 1\n", "if True:\n    def grade(): return 1\n"])
 def test_grade_may_be_defined_in_any_way(tmp_path: Path, source: str) -> None:
     assert task_with(tmp_path / "t", source).grader is not None
 

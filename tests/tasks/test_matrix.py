@@ -17,6 +17,7 @@ from pytest_core_rollouts.tasks.matrix import (
 )
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import Network
+from tests.support.tables import rows
 
 ODD_NAMES = [
     "openai/gpt-5:free", "a[b]", "qwen:32b", "my model (v2)", "m#1", "a and b", "../../x", "a.", ".hidden", "CON ",
@@ -24,12 +25,12 @@ ODD_NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", ["codex", "claude_sdk", "gpt-4.1", "o3", "MiniMax-M2.7", "not"])
+@rows("value", ["codex", "claude_sdk", "gpt-4.1", "o3", "MiniMax-M2.7", "not"])
 def test_plain_names_are_their_own_slug(value: str) -> None:
     assert slug(value) == value
 
 
-@pytest.mark.parametrize("value", ODD_NAMES)
+@rows("value", ODD_NAMES)
 def test_odd_names_get_a_safe_slug_with_a_digest(value: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?", slug(value))
     assert re.search(r"(?:^|-)[0-9a-f]{6}$", slug(value))
@@ -102,7 +103,7 @@ def test_an_agents_digest_ignores_its_name_and_sees_everything_else() -> None:
     assert len({agent.digest, *(other.digest for other in others)}) == 6
 
 
-@pytest.mark.parametrize(
+@rows(
     ("agent", "message"),
     [
         (Agent("codecks"), "unknown harness 'codecks'"),

@@ -21,6 +21,7 @@ from pytest_core_rollouts.tasks.strict_yaml import (
     text,
     texts,
 )
+from tests.support.tables import rows
 
 FILE = Path("some.yaml")
 
@@ -72,7 +73,7 @@ not_a_number: 1e3
     }
 
 
-@pytest.mark.parametrize("content", ["", "\n", "# nothing\n", "---\n", "\ufeff", "---\n...\n"])
+@rows("content", ["", "\n", "# nothing\n", "---\n", "\ufeff", "---\n...\n"])
 def test_an_empty_file_is_an_empty_mapping(content: str) -> None:
     assert load_yaml(FILE, content.encode()).values == {}
 
@@ -94,7 +95,7 @@ def test_every_key_and_element_has_its_line() -> None:
     assert str(file.error("wrong")) == "some.yaml:1: wrong"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("value", "problem"),
     [
         ("10:00", "10:00 is ambiguous: YAML reads it in base 60; write a plain number, or put a string in quotes"),
@@ -136,7 +137,7 @@ def test_a_number_of_any_length_is_an_error() -> None:
     assert error_of("k: " + "9" * 5000).startswith("some.yaml:1: k: 9999")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("content", "message"),
     [
         ("a: 1\nb: 2\na: 3", "some.yaml:3: a: a duplicate key (first on line 1); remove one of the two"),
@@ -177,7 +178,7 @@ def test_errors_are_one_line() -> None:
 # Rules
 
 
-@pytest.mark.parametrize(
+@rows(
     ("value", "problem"),
     [
         ("60", "expected a number, got '60'; remove the quotes"),
@@ -199,14 +200,14 @@ def test_positive(value: Any, problem: str) -> None:
     assert positive(3) == 3.0
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.0, 1.5, True, "1", None])
+@rows("value", [0, -1, 1.0, 1.5, True, "1", None])
 def test_positive_integer(value: Any) -> None:
     with pytest.raises(Invalid, match="integer"):
         positive_integer(value)
     assert positive_integer(1) == 1
 
 
-@pytest.mark.parametrize(
+@rows(
     ("value", "problem"),
     [
         (1.1, "expected a string, got 1.1; put it in quotes"),
@@ -235,7 +236,7 @@ def test_texts() -> None:
     assert str(caught.value) == "[1]: expected a string, got 1; put it in quotes"
 
 
-@pytest.mark.parametrize("value", [None, [], "a", {1: 2}])
+@rows("value", [None, [], "a", {1: 2}])
 def test_mapping(value: Any) -> None:
     with pytest.raises(Invalid, match="expected a mapping of names to values"):
         mapping(value)

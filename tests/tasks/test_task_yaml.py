@@ -9,6 +9,7 @@ from pytest_core_rollouts.grading.comparing import Tolerance
 from pytest_core_rollouts.tasks.strict_yaml import YamlError
 from pytest_core_rollouts.tasks.task_settings import Network, Xfail
 from pytest_core_rollouts.tasks.task_yaml import read_settings
+from tests.support.tables import rows
 
 FILE = Path("task.yaml")
 
@@ -48,7 +49,7 @@ def test_an_empty_file_says_nothing() -> None:
     assert settings("") == settings("# later\n") == {}
 
 
-@pytest.mark.parametrize(
+@rows(
     ("content", "problem"),
     [
         # Keys

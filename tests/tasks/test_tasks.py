@@ -19,6 +19,7 @@ from pytest_core_rollouts.tasks.files import InputFile, TaskError
 from pytest_core_rollouts.tasks.folders import is_task
 from pytest_core_rollouts.tasks.task import INSTRUCTION_LIMIT, Task, load_task
 from pytest_core_rollouts.tasks.task_settings import Network, Xfail
+from tests.support.tables import rows
 
 MIB = 1024 * 1024
 
@@ -150,7 +151,7 @@ def test_a_settings_file_with_another_name_is_not_ignored(folder: Path) -> None:
 # The instruction
 
 
-@pytest.mark.parametrize(
+@rows(
     ("content", "message"),
     [
         (b"", "instruction.md: must not be blank"),
@@ -172,7 +173,7 @@ def test_a_faulty_instruction(folder: Path, content: bytes, message: str) -> Non
     assert error_of(folder).startswith(message)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("content", "text"),
     [
         (b"\xef\xbb\xbfCount.", "Count."),
@@ -190,7 +191,7 @@ def test_an_instruction_is_sent_as_it_is(folder: Path, content: bytes, text: str
 # The expected answer
 
 
-@pytest.mark.parametrize(
+@rows(
     ("content", "problem"),
     [
         (b"", "not valid JSON: the file is empty (line 1, column 1)"),
@@ -213,7 +214,7 @@ def test_a_faulty_expected_answer(folder: Path, content: bytes, problem: str) ->
     assert error_of(folder).startswith(f"expected.json: {problem}")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("content", "place"),
     [
         ('{\n  "é": 1,\n  "x": NaN\n}', "NaN is not a JSON number (line 3, column 8)"),
@@ -494,7 +495,7 @@ def test_a_solution_without_its_script_is_warned_about(folder: Path) -> None:
     assert task.warnings == (f"{folder / 'solution'}: has no solve.sh, so the task counts as one without a solution",)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("content", "message"),
     [
         (b"", "solution/solve.sh: must not be blank; write the solution, or remove the file"),
@@ -628,7 +629,7 @@ def test_a_task_made_in_code_is_put_into_shape() -> None:
     assert make(solution_file=InputFile.of("solution/solve.sh", b"x")).solution == b"x"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("change", "message"),
     [
         ({"id": ""}, "task '': id: must not be blank"),
