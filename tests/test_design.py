@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
+from tests.support.tables import rows
 
 ROOT = "pytest_core_rollouts"
 PACKAGE = Path(__file__).parents[1] / ROOT
@@ -169,7 +169,7 @@ def test_the_table_of_rooms_has_no_upward_arrow() -> None:
     assert {name: others for name, others in upward.items() if others} == {}
 
 
-@pytest.mark.parametrize("name", INSIDE)
+@rows("name", INSIDE)
 def test_modules_import_only_later_modules_of_their_room(name: str) -> None:
     order = INSIDE[name].split()
     inside = {module: others for module, others in graph(type_only=False).items() if room(module) == name}

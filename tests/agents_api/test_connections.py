@@ -17,6 +17,7 @@ import pytest
 from pytest_core_rollouts.agents_api import APIStatusError, Client, ConnectionFailed, normalize_base_url
 from tests.support.api import create, failure, quick, run, run_at
 from tests.support.fake_core import FakeCore, Fault, Script
+from tests.support.tables import rows
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_core_on_this_machine_is_reached_without_a_proxy(monkeypatch: pytest.Mon
         run(core, create)
 
 
-@pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/", "//v1/"])
+@rows("suffix", ["", "/", "/v1", "/v1/", "//v1/"])
 def test_paths_are_joined_once(suffix: str) -> None:
     with FakeCore() as core:
         run_at(f"http://127.0.0.1:{core.port}{suffix}", core.api_key, create)

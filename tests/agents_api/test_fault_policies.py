@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from pytest_core_rollouts.agents_api import APIStatusError, ConnectionFailed, RetryPolicy, errors
 from pytest_core_rollouts.agents_api.fault_policies import (
     RESPONSE_FAULTS,
@@ -19,6 +17,7 @@ from pytest_core_rollouts.agents_api.fault_policies import (
     turn_fault_policy,
 )
 from pytest_core_rollouts.records.record import RolloutRecord
+from tests.support.tables import rows
 
 NAMED: list[tuple[str, FaultPolicy]] = [
     *RESPONSE_FAULTS.items(),
@@ -80,7 +79,7 @@ def test_every_code_of_the_api_has_a_policy() -> None:
     assert set(WIRE_CODES) < set(TURN_FAULTS)
 
 
-@pytest.mark.parametrize("code", ["a_code_of_next_year", "", None, 7, ["x"], {"code": 1}])
+@rows("code", ["a_code_of_next_year", "", None, 7, ["x"], {"code": 1}])
 def test_unknown_code_gives_no_reward(code: object) -> None:
     policy = turn_fault_policy(code)
     assert (policy.status, policy.reward, policy.attempt) == ("failed", None, True)
@@ -92,8 +91,8 @@ def test_every_error_of_the_client_has_a_policy() -> None:
     assert kinds <= {fault.value for fault in ClientFault}
 
 
-@pytest.mark.parametrize("code", [None, "conflict_error", "x"])
-@pytest.mark.parametrize("creating", [False, True])
+@rows("code", [None, "conflict_error", "x"])
+@rows("creating", [False, True])
 def test_every_error_status_has_a_policy_and_gives_no_reward(code: str | None, creating: bool) -> None:
     for status in range(300, 600):
         policy = response_fault_policy(status, code, creating=creating)

@@ -71,7 +71,7 @@ def test_the_same_rows_give_the_same_bytes_in_any_order_process_and_locale(tmp_p
     assert "漢字".encode() in outputs.pop()
 
 
-@pytest.mark.parametrize(
+@rows(
     ("gate", "code", "line"),
     [
         ("mean>=0.5", 0, "- gate mean&gt;=0.5: passed: 0.500 &gt;= 0.5\n"),
@@ -146,7 +146,7 @@ def test_the_agents_of_one_file_are_compared(tmp_path: Path, capfd: pytest.Captu
     assert text.startswith("x.jsonl::long compared with x.jsonl::short: mean reward 0.000 -> 1.000")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("args", "error"),
     [
         (["report", "none.jsonl"], "none.jsonl: cannot read rollout records: No such file or directory"),
@@ -225,7 +225,7 @@ def test_an_agent_file_called_like_a_harness_is_judged_apart_from_it(
     assert "| t                    |          0/4 |              4/4 |\n" in text
 
 
-@pytest.mark.parametrize(
+@rows(
     ("gate", "code", "line"),
     [("each", 0, "passed: every rollout was expected to fail"), ("mean>=0.5", 1, "undecided: no rollout has run")],
 )
@@ -350,7 +350,7 @@ def test_report_of_other_tasks_than_the_baselines_is_undecided(
     assert run_command(capfd, "report", part, "--baseline", base, "--gate", "baseline", "--allow-missing")[0] == 0
 
 
-@pytest.mark.parametrize("cut", ["at a row's end", "within a row"])
+@rows("cut", ["at a row's end", "within a row"])
 def test_baseline_that_was_cut_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str], cut: str) -> None:
     """A task that failed now and was cut from the baseline would be new, and a drop from 4/4 to 0/4 would pass."""
     base = written(tmp_path / "main.jsonl", *run({"t": YES, "u": YES}, run_id="old"))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from pytest_core_rollouts.collecting.explain import VALUE_SHORT, explain_fault, explain_wrong
 from pytest_core_rollouts.grading.comparing import MISSING, NOTHING
 from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.text import printable
+from tests.support.tables import rows
 
 
 def record(**given: Any) -> RolloutRecord:
@@ -99,7 +98,7 @@ def test_an_infrastructure_error_is_explained_with_ids() -> None:
     assert explain_fault(record(status="error", reward=None)).startswith("error, no reward: no reason given")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("text", "shown"),
     [
         ("plain é 模型 🎉", "plain é 模型 🎉"),

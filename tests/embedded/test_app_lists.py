@@ -41,8 +41,8 @@ def _pages(wire: Wire, path: str, order: str, limit: int) -> list[str]:
         assert len(ids) < 1000
 
 
-@pytest.mark.parametrize("limit", [1, 2, 7, 100])
-@pytest.mark.parametrize(("name", "total"), [("turns", TURNS), ("items", TURNS * 3), ("artifacts", TURNS)])
+@rows("limit", [1, 2, 7, 100])
+@rows(("name", "total"), [("turns", TURNS), ("items", TURNS * 3), ("artifacts", TURNS)])
 def test_pages_cover_a_list_once_in_both_directions(
     wire: Wire, session_ids: list[str], name: str, total: int, limit: int
 ) -> None:
@@ -59,7 +59,7 @@ def test_sessions_are_listed_newest_first(wire: Wire, session_ids: list[str]) ->
     assert wire.ok("GET", f"/sessions/{session_ids[1]}")["metadata"] == {"n": "1"}
 
 
-@pytest.mark.parametrize("query", ["sessions?agent_id=x", "sessions/{}/artifacts?environment_id=x"])
+@rows("query", ["sessions?agent_id=x", "sessions/{}/artifacts?environment_id=x"])
 def test_filter_is_refused(wire: Wire, session_ids: list[str], query: str) -> None:
     error = wire.refused(400, "GET", f"/{query.format(session_ids[-1])}")
     assert error["code"] == "unsupported_or_invalid_configuration"
@@ -75,8 +75,8 @@ def test_default_page_has_20_and_is_descending(wire: Wire, session_ids: list[str
     assert page == wire.ok("GET", f"/sessions/{session_ids[-1]}/items?limit=20&order=desc")
 
 
-@pytest.mark.parametrize("name", ["", "items"])
-@pytest.mark.parametrize(("limit", "same_as"), [("0", "1"), ("101", "100"), ("100000", "100"), ("%2B2", "2")])
+@rows("name", ["", "items"])
+@rows(("limit", "same_as"), [("0", "1"), ("101", "100"), ("100000", "100"), ("%2B2", "2")])
 def test_limit_of_sessions_and_items_is_clamped(
     wire: Wire, session_ids: list[str], name: str, limit: str, same_as: str
 ) -> None:
@@ -84,8 +84,8 @@ def test_limit_of_sessions_and_items_is_clamped(
     assert wire.ok("GET", f"{path}?limit={limit}") == wire.ok("GET", f"{path}?limit={same_as}")
 
 
-@pytest.mark.parametrize("name", ["turns", "artifacts"])
-@pytest.mark.parametrize("limit", ["0", "101", "200"])
+@rows("name", ["turns", "artifacts"])
+@rows("limit", ["0", "101", "200"])
 def test_limit_of_turns_and_artifacts_out_of_range_is_400(
     wire: Wire, session_ids: list[str], name: str, limit: str
 ) -> None:
@@ -114,7 +114,7 @@ def test_invalid_query_is_400_before_the_session_is_looked_up(wire: Wire, name: 
     assert wire.refused(400, "GET", f"/sessions{name}?{query}")["code"] == "invalid_request_error"
 
 
-@pytest.mark.parametrize(("name", "status"), [("", 404), ("turns", 404), ("items", 400), ("artifacts", 400)])
+@rows(("name", "status"), [("", 404), ("turns", 404), ("items", 400), ("artifacts", 400)])
 def test_cursor_that_is_not_in_the_list_is_refused(wire: Wire, session_ids: list[str], name: str, status: int) -> None:
     path = f"/sessions/{session_ids[-1]}/{name}" if name else "/sessions"
     wire.refused(status, "GET", f"{path}?after=unknown")

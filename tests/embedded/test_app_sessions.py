@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 import httpx
-import pytest
 
 from pytest_core_rollouts.embedded.launch import EmbeddedCore
+from tests.support.tables import rows
 from tests.support.wire import HOSTED, Wire, oracle
 
 WRITE_ANSWER = "mkdir -p outputs && echo '{\"x\": 1}' >outputs/answer.json"
@@ -107,7 +107,7 @@ def test_large_solution_and_large_answer_are_accepted(wire: Wire) -> None:
     wire.end(session_id)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("solution", "why"),
     [
         ("echo x >outputs", "director"),
@@ -332,7 +332,7 @@ BATCHES: list[tuple[Any, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "param"), BATCHES)
+@rows(("body", "param"), BATCHES)
 def test_invalid_batch_is_400(wire: Wire, body: Any, param: str | None) -> None:
     session_id = wire.create(input=None)["id"]
     assert wire.refused(400, "POST", f"/sessions/{session_id}/events", json=body)["param"] == param

@@ -12,6 +12,7 @@ import pytest
 from pytest_core_rollouts.embedded.model import CaptureFailed, TurnLabels
 from pytest_core_rollouts.embedded.model.exchange import Capture
 from tests.support.proxies import KEY, Reader, Server, Writer, asyncio_test, proxied, replying, serving, sse
+from tests.support.tables import rows
 
 # Parameters
 
@@ -154,8 +155,8 @@ HALVES = {
 }
 
 
-@pytest.mark.parametrize("left", HALVES.values(), ids=HALVES)
-@pytest.mark.parametrize("whole", [b"", b'{"schema":1,"whole":true}\n'], ids=["only line", "after a line"])
+@rows("left", HALVES.values(), ids=HALVES)
+@rows("whole", [b"", b'{"schema":1,"whole":true}\n'], ids=["only line", "after a line"])
 def test_half_a_line_of_a_killed_writer_is_replaced(tmp_path: Path, whole: bytes, left: bytes) -> None:
     captured = Capture(tmp_path, {"rollout_id": "r", "session_id": "s"})
     captured.path.write_bytes(whole + left)

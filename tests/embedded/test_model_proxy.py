@@ -15,6 +15,7 @@ import pytest
 from pytest_core_rollouts.embedded.model import upstream
 from pytest_core_rollouts.embedded.model_provider import ModelProvider
 from tests.support.proxies import KEY, Reader, Server, Writer, asyncio_test, proxied, replying, serving
+from tests.support.tables import rows
 
 # What reaches the server
 
@@ -49,7 +50,7 @@ GIVEN: list[list[tuple[str, str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("protocol", "credentials"), [("responses", [BEARER]), ("anthropic", [API_KEY, BEARER])])
+@rows(("protocol", "credentials"), [("responses", [BEARER]), ("anthropic", [API_KEY, BEARER])])
 def test_proxy_replaces_credentials_of_requests(
     tmp_path: Path, protocol: str, credentials: list[tuple[str, str]]
 ) -> None:
@@ -65,7 +66,7 @@ def test_proxy_replaces_credentials_of_requests(
     asyncio.run(check())
 
 
-@pytest.mark.parametrize(
+@rows(
     ("base_url", "key", "names"),
     [
         ("https://api.anthropic.com", "sk-ant-api03-x", {b"x-api-key"}),
@@ -112,7 +113,7 @@ TARGETS = [
 ]
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@rows("target", TARGETS)
 def test_no_path_leads_out_of_the_base_url(tmp_path: Path, target: str) -> None:
     async def check() -> None:
         async with serving(replying(b"{}")) as server, proxied(tmp_path, f"{server.url}/base") as (proxy, _):

@@ -13,6 +13,7 @@ from pytest_core_rollouts.embedded.model.failures import of_event, of_status
 from pytest_core_rollouts.embedded.model.streams import EVENT_LIMIT, EventReader, assembly_for
 from pytest_core_rollouts.embedded.model.tokens import Tokens, tokens_of
 from pytest_core_rollouts.embedded.model.upstream import MissingLabel, fill
+from tests.support.tables import rows
 
 
 @given(st.lists(st.sampled_from(["\n", "\r\n"]), min_size=3, max_size=3), st.data())
@@ -157,7 +158,7 @@ REPLIES = [
 ]
 
 
-@pytest.mark.parametrize(("reply", "tokens"), REPLIES)
+@rows(("reply", "tokens"), REPLIES)
 def test_tokens_are_found_in_replies_of_every_server(reply: Any, tokens: Tokens) -> None:
     assert tokens_of(reply) == tokens
 

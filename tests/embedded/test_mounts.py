@@ -16,6 +16,7 @@ import pytest
 from pytest_core_rollouts.embedded.sandbox import Isolation, MountRefused, SandboxUnavailable
 from pytest_core_rollouts.embedded.sandbox.mounts import Hidden, Root, find_masks, real_names, show_programs
 from tests.support.sandboxes import new_sandbox, run, text
+from tests.support.tables import rows
 
 AS_ROOT = os.geteuid() == 0
 REPOSITORY = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ def test_masks_cover_where_a_hidden_path_would_show(tmp_path: Path) -> None:
     assert masks(through_link, [shown / "a" / "b"]) == {"/opt/y/b": str(shown / "a" / "b")}
 
 
-@pytest.mark.parametrize("folder", ["/usr/bin", "/usr/share", "/usr/local/lib"])
+@rows("folder", ["/usr/bin", "/usr/share", "/usr/local/lib"])
 def test_hiding_a_folder_of_programs_is_an_error(folder: str) -> None:
     with pytest.raises(SandboxUnavailable, match=f"{folder}: it must be hidden .*; move the project"):
         Isolation.probe(hidden=[Path(folder)])

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_core_rollouts.embedded.sandbox import Isolation, Sandbox, SandboxFailed
 from tests.support.sandboxes import folders, new_sandbox, processes_with, run, text
+from tests.support.tables import rows
 
 MIB = 1 << 20
 
@@ -117,7 +118,7 @@ def test_files_are_written_with_folders_that_only_the_agent_can_read(isolation: 
     ]
 
 
-@pytest.mark.parametrize(
+@rows(
     "path",
     [
         "/etc/x",

@@ -15,6 +15,7 @@ from pytest_core_rollouts.embedded.errors import APIError
 from pytest_core_rollouts.embedded.harnesses import HARNESSES
 from pytest_core_rollouts.embedded.requests import read_creation
 from tests.support.agents import creation
+from tests.support.tables import rows
 from tests.support.wire import HOSTED, Wire
 
 MAIN = ("SKILL.md", b"---\nname: x\ndescription: y\n---\n")
@@ -79,7 +80,7 @@ ARCHIVES = {
 }
 
 
-@pytest.mark.parametrize(("why", "archive"), ARCHIVES.items(), ids=ARCHIVES)
+@rows(("why", "archive"), ARCHIVES.items(), ids=ARCHIVES)
 def test_invalid_archive_is_refused(why: str, archive: bytes) -> None:
     assert why in refused(sent(archive)).message
 

@@ -23,12 +23,13 @@ from pytest_core_rollouts.embedded.model_provider import ModelProvider
 from pytest_core_rollouts.embedded.sandbox import Completed
 from pytest_core_rollouts.embedded.sandbox.files import collect_outputs
 from tests.support.proxies import LABELS
+from tests.support.tables import rows
 
 BUSY = ModelFailure("server_overloaded", "The model's server answered 503")
 REFUSED = ModelFailure("invalid_request", "The model's server answered 400")
 
 
-@pytest.mark.parametrize(
+@rows(
     ("replied", "failure", "status", "oom", "code", "words"),
     [
         (False, None, 1, False, "internal_error", "ended with status 1 before the model's first reply: no such option"),
@@ -62,7 +63,7 @@ def test_fault_of_a_failed_program(
     assert (turn_fault_policy(code).reward == 0.0) == code.startswith("agent_")
 
 
-@pytest.mark.parametrize(("limit_exceeded", "code"), [(True, "sandbox_limit_exceeded"), (False, "sandbox_error")])
+@rows(("limit_exceeded", "code"), [(True, "sandbox_limit_exceeded"), (False, "sandbox_error")])
 def test_killed_sandbox_is_the_agents_fault_only_over_a_bound(limit_exceeded: bool, code: str) -> None:
     done = Completed(137, b"", killed="disk: more than 5 bytes used", limit_exceeded=limit_exceeded)
     assert failure_of_killed_sandbox(done).code == code
@@ -82,7 +83,7 @@ def test_lack_of_descriptors_does_not_reject_outputs(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.parametrize(
+@rows(
     "line",
     [
         b'{"type": 5}',

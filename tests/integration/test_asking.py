@@ -6,6 +6,7 @@ import pytest
 
 from tests.integration.conftest import Project, node_ids, outcomes, text_of, usage_error
 from tests.support.fake_core import FakeCore
+from tests.support.tables import rows
 
 
 @pytest.fixture
@@ -157,7 +158,7 @@ INSIDE = [
 ]
 
 
-@pytest.mark.parametrize("argument", INSIDE)
+@rows("argument", INSIDE)
 def test_a_path_inside_a_task_is_a_usage_error(project: Project, argument: str) -> None:
     project.task(
         "a", files={"test_x.py": "raise SystemExit('imported')", "conftest.py": "raise SystemExit('imported')"}

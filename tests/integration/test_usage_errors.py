@@ -8,6 +8,7 @@ import pytest
 
 from tests.integration.conftest import Project, text_of, usage_error
 from tests.support.fake_core import FakeCore, Fault
+from tests.support.tables import rows
 
 ONE = "--harness=codex"
 """Enough to ask for rollouts."""
@@ -86,7 +87,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("args", "message"), REFUSED, ids=[args[:60] for args, _ in REFUSED])
+@rows(("args", "message"), REFUSED, ids=[args[:60] for args, _ in REFUSED])
 def test_an_invalid_value_is_a_usage_error(
     project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch, args: str, message: str
 ) -> None:

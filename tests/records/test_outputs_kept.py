@@ -22,6 +22,7 @@ from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import Outputs
 from tests.support.fake_core import FakeCore, Script
 from tests.support.rollouts import RIGHT, TASK, Ran, plan, run
+from tests.support.tables import rows
 
 BASE = "/workspace/outputs/"
 NO_MASKS = Masker([])
@@ -82,7 +83,7 @@ def test_a_pattern_that_finds_nothing_is_noted() -> None:
     assert list(result.record.notes) == ["outputs: no file matches fix.patch"]
 
 
-@pytest.mark.parametrize("name", ["../escape", "a/../../b", "a//b", "./a", "line\nbreak", "back\\slash", "/abs", ""])
+@rows("name", ["../escape", "a/../../b", "a//b", "./a", "line\nbreak", "back\\slash", "/abs", ""])
 def test_an_invalid_path_is_left_out(name: str) -> None:
     answer, result = ran({f"{BASE}{name}": b"x"}, Outputs(("**",)))
     assert answer.artifacts == {}

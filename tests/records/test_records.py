@@ -160,7 +160,7 @@ STRICT_READERS = {
 }
 
 
-@rows("reader", STRICT_READERS)
+@pytest.mark.parametrize("reader", STRICT_READERS)
 def test_strict_readers_take_every_row(reader: str) -> None:
     if shutil.which(reader) is None:
         pytest.skip(f"{reader} is not installed")

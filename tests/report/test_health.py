@@ -4,8 +4,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.records.rows import append
 from pytest_core_rollouts.report.markdown import FEW_TASKS, markdown, terminal
@@ -13,6 +11,7 @@ from pytest_core_rollouts.results.health import GroupHealth, fault_kind
 from pytest_core_rollouts.results.summary import summarize
 from pytest_core_rollouts.training.groups import Choice, read_rows, select
 from tests.support.rows import run
+from tests.support.tables import rows
 
 
 def health(rows: list[RolloutRecord]) -> GroupHealth:
@@ -58,7 +57,7 @@ def test_groups_are_those_of_an_export(tmp_path: Path) -> None:
     assert (found.signal, found.complete) == (sum(group.signal for group in groups), 2) == (1, 2)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("error", "kind"),
     [
         (

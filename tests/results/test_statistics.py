@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 
 from pytest_core_rollouts.results.passing import PassRate, bounds, interval, mean, pass_at_k, pass_hat_k, student_t
+from tests.support.tables import rows
 
 
 def test_pass_at_k_known_values() -> None:
@@ -47,7 +48,7 @@ def test_fewer_samples_than_k_tell_nothing() -> None:
     assert mean(pass_at_k(1, int(task < 50), 10) for task in range(164)) is None
 
 
-@pytest.mark.parametrize(("n", "c", "k"), [(3, 4, 1), (3, -1, 1), (3, 1, 0)])
+@rows(("n", "c", "k"), [(3, 4, 1), (3, -1, 1), (3, 1, 0)])
 def test_counts_that_cannot_be_are_refused(n: int, c: int, k: int) -> None:
     for rate in (pass_at_k, pass_hat_k):
         with pytest.raises(ValueError, match=f"n={n}, c={c}, k={k}"):
@@ -58,7 +59,7 @@ def test_every_task_weighs_the_same_whatever_its_number_of_samples() -> None:
     assert mean([pass_at_k(1, 1, 1), pass_at_k(4, 1, 1)]) == Fraction(5, 8)  # pooling would give 2/5
 
 
-@pytest.mark.parametrize(
+@rows(
     ("rate", "n", "c", "missing", "k", "low", "high"),
     [
         (pass_at_k, 2, 2, 2, 1, Fraction(1, 2), Fraction(1)),
@@ -83,7 +84,7 @@ def test_student_t_against_published_tables() -> None:
     assert {freedom: round(student_t(freedom), 3) for freedom in published} == published
 
 
-@pytest.mark.parametrize(
+@rows(
     ("values", "low", "high"),
     [
         ([1] * 5, 0.393433, 1.0),  # 5 / (5 + 2.776445^2)
@@ -121,7 +122,7 @@ def test_an_interval_stays_within_the_possible_and_holds_its_estimate() -> None:
             assert low < high
 
 
-@pytest.mark.parametrize(
+@rows(
     ("tasks", "samples", "shape", "least", "most"),
     [
         (30, 4, (0.5, 0.5), 0.93, 0.97),
@@ -144,7 +145,7 @@ def test_coverage(tasks: int, samples: int, shape: tuple[float, float], least: f
     assert least <= held / runs <= most
 
 
-@pytest.mark.parametrize(
+@rows(
     ("rate", "k", "shape", "truth"),
     [
         (pass_at_k, 2, (1.0, 4.0), Fraction(1, 3)),  # of a beta(1, 4): 1 - (4 / 5) (5 / 6)

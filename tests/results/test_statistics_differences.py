@@ -25,6 +25,7 @@ from pytest_core_rollouts.results.significance import (
     permutation,
     sign_flip,
 )
+from tests.support.tables import rows
 
 DARWIN = (49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48)
 """Crossed minus self-fertilized maize, in eighths of an inch: Fisher 1935, section 17."""
@@ -42,7 +43,7 @@ def ones(n: int, c: int) -> tuple[Fraction, ...]:
 # Fisher's exact test
 
 
-@pytest.mark.parametrize(
+@rows(
     ("table", "p"),
     [
         ((4, 3, 4, 1), Fraction(34, 70)),  # a lady tasting tea: Fisher 1935, chapter II
@@ -153,7 +154,7 @@ def relabeled(pairs: Sequence[Pair], *, drop: bool) -> Fraction:
     return Fraction(sum(one <= seen if drop else abs(one) >= abs(seen) for one in sums), len(sums))
 
 
-@pytest.mark.parametrize("drop", [False, True])
+@rows("drop", [False, True])
 def test_the_permutation_test_agrees_with_every_relabeling(drop: bool) -> None:
     source = random.Random(6)
     for _ in range(60):
@@ -232,7 +233,7 @@ def test_drawn_from_a_list_from_counted_sums_or_one_by_one_the_p_is_about_the_sa
         assert abs(float(drawn.value - exact.value)) < 4 * math.sqrt(0.25 / DRAWS)
 
 
-@pytest.mark.parametrize(("tasks", "samples"), [(5, 4), (20, 2), (30, 4)])
+@rows(("tasks", "samples"), [(5, 4), (20, 2), (30, 4)])
 def test_without_a_difference_a_drop_is_found_in_at_most_one_run_of_twenty(tasks: int, samples: int) -> None:
     source, runs, alarms = random.Random(8), 400, 0
     for _ in range(runs):
@@ -298,7 +299,7 @@ def test_where_no_task_differs_the_doubt_stays() -> None:
     assert difference_interval([Fraction(1)]) is None
 
 
-@pytest.mark.parametrize(
+@rows(
     ("tasks", "samples", "shape", "shift", "least", "most"),
     [
         (30, 4, (0.5, 0.5), 0.0, 0.93, 0.97),

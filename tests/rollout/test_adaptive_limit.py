@@ -8,6 +8,7 @@ import pytest
 
 from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError
 from pytest_core_rollouts.rollout.adaptive_limit import UNLIMITED, AdaptiveLimit
+from tests.support.tables import rows
 
 
 @dataclasses.dataclass(eq=False)
@@ -39,7 +40,7 @@ def test_without_a_throttled_turn_there_is_no_limit() -> None:
     assert str(limit) == ""
 
 
-@pytest.mark.parametrize(("in_flight", "half"), [(200, 100), (5, 2), (3, 1), (2, 1), (1, 1), (0, 1)])
+@rows(("in_flight", "half"), [(200, 100), (5, 2), (3, 1), (2, 1), (1, 1), (0, 1)])
 def test_a_throttled_turn_halves_what_is_in_flight(in_flight: int, half: int) -> None:
     limit = under_way(in_flight)
     limit.turn_throttled(limit.clock())

@@ -13,6 +13,7 @@ import pytest
 from pytest_core_rollouts.rollout.turn_watch import TurnWatch
 from tests.support.fake_core import FakeCore, FakeSession, Fault, Request, Script
 from tests.support.rollouts import RIGHT, Ran, only_session, plan, run
+from tests.support.tables import rows
 
 LOST = Fault(reset=True, processed=True)
 
@@ -53,7 +54,7 @@ def has_completed(session: FakeSession) -> bool:
     return session.turn is not None and session.turn["status"] == "completed"
 
 
-@pytest.mark.parametrize(("turn_took", "status"), [(9, "completed"), (10, "completed"), (11, "timeout")])
+@rows(("turn_took", "status"), [(9, "completed"), (10, "completed"), (11, "timeout")])
 def test_a_turn_that_ended_before_adoption_counts_if_it_kept_the_limit(turn_took: int, status: str) -> None:
     """Earlier, a resumed rollout that took 16 s of a limit of 10 s was completed, with reward 1."""
     with FakeCore(script=lambda body: Script(answer=RIGHT)) as core:
@@ -103,7 +104,7 @@ def test_a_turn_that_may_still_be_in_time_is_not_cancelled() -> None:
     assert seconds_left(1_800_000_000) == pytest.approx(seconds_left(None) + 1, abs=0.9)
 
 
-@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+@rows("ahead", [-3600.0, 3600.0])
 def test_the_age_of_a_session_does_not_depend_on_our_clock(ahead: float) -> None:
     with FakeCore(clock_ahead=ahead, script=lambda body: Script(answer=RIGHT)) as core:
         ran = run(core)
@@ -111,7 +112,7 @@ def test_the_age_of_a_session_does_not_depend_on_our_clock(ahead: float) -> None
         assert ran.record.notes == []
 
 
-@pytest.mark.parametrize("created_at", [0, None, "yesterday", 1.5, -5, 10**30, True])
+@rows("created_at", [0, None, "yesterday", 1.5, -5, 10**30, True])
 def test_an_invalid_creation_time_is_not_believed(created_at: object) -> None:
     with FakeCore(script=lambda body: Script(answer=RIGHT)) as core:
 

@@ -6,13 +6,12 @@ import json
 import resource
 from typing import Any
 
-import pytest
-
 from pytest_core_rollouts.rollout.fetching import ANSWER_PATH
 from pytest_core_rollouts.tasks.task import Task
 from tests.support.api import quick
 from tests.support.fake_core import FakeCore, FakeSession, Fault, Request, Script
 from tests.support.rollouts import RIGHT, WRONG, on, only_session, plan, refused, run
+from tests.support.tables import rows
 
 MiB = 1024 * 1024
 PATIENT_ONCE = quick(patience=0.2, wrong_body_tries=3)
@@ -60,7 +59,7 @@ def test_the_answer_of_the_last_turn_counts_before_that_of_an_earlier_one() -> N
         assert run(core).verdict == ("completed", 1.0)
 
 
-@pytest.mark.parametrize(
+@rows(
     "path",
     [
         "/workspace/outputs/Answer.json",
@@ -134,7 +133,7 @@ def test_an_answer_of_the_largest_size_is_graded() -> None:
         assert run(core).verdict == ("completed", 1.0)
 
 
-@pytest.mark.parametrize("framing", ["length", "chunked", "close"])
+@rows("framing", ["length", "chunked", "close"])
 def test_half_an_answer_is_never_graded(framing: str) -> None:
     answer = b'{"n": 1}            , "m": 2}'
     with FakeCore(script=lambda body: Script(answer=answer)) as core:
@@ -165,7 +164,7 @@ def test_an_answer_that_core_cannot_give_is_an_error() -> None:
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
 
-@pytest.mark.parametrize(
+@rows(
     ("answer", "kept", "note"),
     [
         (b'[{"n": 1}]', [{"n": 1}], None),
@@ -243,7 +242,7 @@ def test_items_are_left_out_where_nobody_wants_them() -> None:
         assert core.counts["items"] == 0
 
 
-@pytest.mark.parametrize("usage", [None, {"input_tokens": 3, "output_tokens": 0, "total_tokens": 3, "extra": {"a": 1}}])
+@rows("usage", [None, {"input_tokens": 3, "output_tokens": 0, "total_tokens": 3, "extra": {"a": 1}}])
 def test_usage_is_kept_as_it_was_returned(usage: dict[str, Any] | None) -> None:
     with FakeCore(script=lambda body: Script(answer=RIGHT, usage=usage)) as core:
         assert run(core).record.usage == usage

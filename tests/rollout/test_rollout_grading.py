@@ -20,6 +20,7 @@ from pytest_core_rollouts.tasks.matrix import Rollout
 from pytest_core_rollouts.tasks.task import Task
 from tests.support.fake_core import FakeCore, Script
 from tests.support.rollouts import RIGHT, WRONG, grade, plan, run
+from tests.support.tables import rows
 from tests.support.waiting import no_hang
 
 
@@ -43,7 +44,7 @@ def out_of_range(task: Task, answer: Answer, rollout: Rollout) -> Grade:
     return Grade(reward=7.0)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("grader", "error"),
     [
         (leaves, "the grader raised SystemExit: done"),

@@ -18,6 +18,7 @@ from tests.support.rollouts import (
     run,
     scripted,
 )
+from tests.support.tables import rows
 from tests.support.waiting import no_hang
 
 USAGE = {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18}
@@ -68,7 +69,7 @@ def test_the_limit_ends_the_turn_and_counts_as_a_failure() -> None:
         assert len(core.sessions) == 1
 
 
-@pytest.mark.parametrize(("answer", "reward"), [(RIGHT, 1.0), (WRONG, 0.0)])
+@rows(("answer", "reward"), [(RIGHT, 1.0), (WRONG, 0.0)])
 def test_a_turn_that_completes_while_it_is_cancelled_is_graded(answer: bytes, reward: float) -> None:
     with FakeCore(script=lambda body: Script(never_ends=True, completes_on_cancel=True, answer=answer)) as core:
         ran = run(core, plan(timeout=0.3))
@@ -76,7 +77,7 @@ def test_a_turn_that_completes_while_it_is_cancelled_is_graded(answer: bytes, re
         assert only_session(core).deleted
 
 
-@pytest.mark.parametrize(
+@rows(
     "code",
     [
         "context_length_exceeded",
@@ -96,7 +97,7 @@ def test_what_the_agent_brought_upon_itself_is_a_failure(code: str) -> None:
         assert len(core.sessions) == 1
 
 
-@pytest.mark.parametrize("code", ["internal_error", "rate_limit_exceeded", "sandbox_error", "a_code_of_next_year"])
+@rows("code", ["internal_error", "rate_limit_exceeded", "sandbox_error", "a_code_of_next_year"])
 def test_any_other_failure_of_a_turn_is_missing_data(code: str) -> None:
     with FakeCore(
         script=lambda body: Script(turn_status="failed", error={"code": code, "message": "It broke."})
@@ -116,7 +117,7 @@ def test_a_failure_without_a_code_is_missing_data_too() -> None:
         assert ran.record.error == "the Turn failed: no code: no message"
 
 
-@pytest.mark.parametrize(
+@rows(
     ("status", "code", "advice"),
     [
         (404, "model_not_found", "check the model's name ('gpt-6-typo'), and that the key's project may use it"),
@@ -187,7 +188,7 @@ def test_no_turn_before_the_limit_is_an_error_that_names_the_session() -> None:
         assert "409 conflict_error" in warning
 
 
-@pytest.mark.parametrize("stream", ["live", "silent"])
+@rows("stream", ["live", "silent"])
 def test_a_session_that_fails_without_a_turn_is_an_error_at_once(stream: str) -> None:
     with FakeCore(script=lambda body: Script(session_failure="setup_commands[0] gave 3", stream=stream)) as core:
         ran = run(core, plan(timeout=60, retries=0))
@@ -299,7 +300,7 @@ def test_a_key_whose_session_was_deleted_makes_room_for_the_next_attempt() -> No
         assert "idempotency_conflict" in again.record.notes[0]
 
 
-@pytest.mark.parametrize("status", [401, 403])
+@rows("status", [401, 403])
 def test_a_key_that_is_refused_stops_the_run_at_the_first_answer(status: int) -> None:
     with FakeCore() as core:
         core.fault = lambda request: refused(status, "no")

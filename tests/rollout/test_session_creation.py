@@ -16,6 +16,7 @@ from pytest_core_rollouts.tasks.task import Task, load_task
 from pytest_core_rollouts.tasks.task_settings import Network
 from tests.support.fake_core import FakeCore, Fault, Script
 from tests.support.rollouts import RUN_ID, WRONG, on, plan, run
+from tests.support.tables import rows
 
 BYTES = bytes(range(256)) + b"\r\n\x00"
 
@@ -99,7 +100,7 @@ def test_all_that_an_agent_can_say() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@rows(
     ("agent", "block"),
     [
         (Agent(harness="codex"), {"x_agents_core": {"harness": "codex"}}),
@@ -115,7 +116,7 @@ def test_what_an_agent_does_not_say_is_left_to_the_deployment(agent: Agent, bloc
     assert "x_agents_core" not in body
 
 
-@pytest.mark.parametrize(("harness", "protocol"), [("codex", "responses"), ("claude_sdk", "anthropic")])
+@rows(("harness", "protocol"), [("codex", "responses"), ("claude_sdk", "anthropic")])
 def test_a_model_provider_is_complete(harness: str, protocol: str) -> None:
     agent = Agent(harness=harness, model="m", base_url="https://models.example/v1", api_key_env="MODEL_API_KEY")
     (provider,) = session_body(plan(agent=agent), model_key="key")["x_agents_core"].values()

@@ -20,7 +20,7 @@ def rows(
 ) -> Callable[[Test], Test]:
     """Like `pytest.mark.parametrize`, but the test runs all rows, and then fails with the name and traceback of each.
 
-    The rows share the test's fixtures, such as `tmp_path`.
+    The rows share the test's fixtures, such as `tmp_path`. A row can't be skipped.
     """
     keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     cases = [case if len(keys) > 1 else (case,) for case in values]
@@ -42,7 +42,7 @@ def rows(
             for number, case in enumerate(cases):
                 try:
                     test(**dict(zip(keys, case, strict=True)), **fixtures)
-                except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - reported below
+                except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:  # noqa: BLE001 - reported
                     failures.append(f"row {label(number)}:\n{''.join(traceback.format_exception(error))}")
             if failures:
                 pytest.fail(f"{len(failures)} of {len(cases)} rows failed\n\n" + "\n".join(failures), pytrace=False)

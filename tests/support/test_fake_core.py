@@ -12,6 +12,7 @@ import pytest
 
 from pytest_core_rollouts.agents_api import APIStatusError, Client, ConnectionFailed, RetryPolicy
 from tests.support.fake_core import FakeCore, Fault, Script
+from tests.support.tables import rows
 
 BODY = {"environment": {"type": "openai_hosted"}, "input": "Do it."}
 
@@ -28,7 +29,7 @@ def post(core: FakeCore, content: bytes | None = None, changed: dict[str, str | 
     return httpx.post(f"{core.base_url}/agents/sessions", content=content, headers=wanted, trust_env=False)
 
 
-@pytest.mark.parametrize(
+@rows(
     ("headers", "status", "code"),
     [
         ({"Authorization": None}, 401, None),
@@ -109,7 +110,7 @@ def play(script: Script, seconds: float, *, cancel_after: float | None = None) -
         return session, turn, [what for _, what in core.by_key["key"].history]
 
 
-@pytest.mark.parametrize(
+@rows(
     ("script", "session_status", "turn_status"),
     [
         (Script(), "idle", "completed"),
@@ -134,7 +135,7 @@ def test_lives(script: Script, session_status: str, turn_status: str | None) -> 
     )
 
 
-@pytest.mark.parametrize(
+@rows(
     ("script", "turn_status"),
     [
         (Script(never_ends=True), "cancelled"),

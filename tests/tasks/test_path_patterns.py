@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import time
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_core_rollouts.tasks.task_settings import PathPattern
+from tests.support.tables import rows
 
 
-@pytest.mark.parametrize(
+@rows(
     ("pattern", "right", "wrong"),
     [
         ("fix.patch", ["fix.patch"], ["fix.patch2", "a/fix.patch", "fixxpatch", "", "FIX.PATCH"]),
@@ -39,7 +39,7 @@ def test_it_matches_as_the_regular_expression_would(pattern: str, path: str) -> 
     assert PathPattern(pattern).matches(path) == (re.fullmatch(expression, path) is not None)
 
 
-@pytest.mark.parametrize("pattern", ["*_*_*_*.md", "**/*_**_*/**/x", "*" + "_*" * 50])
+@rows("pattern", ["*_*_*_*.md", "**/*_**_*/**/x", "*" + "_*" * 50])
 def test_no_name_stalls_it(pattern: str) -> None:
     matcher = PathPattern(pattern)
     start = time.process_time()

@@ -14,6 +14,7 @@ from pytest_core_rollouts.tasks.task_settings import FromEnv
 from pytest_core_rollouts.tasks.task_yaml import read_settings
 from tests.integration.conftest import Project, core, outcomes, project, text_of
 from tests.support.fake_core import FakeCore
+from tests.support.tables import rows
 
 __all__ = ["core", "project"]  # fixtures
 
@@ -23,7 +24,7 @@ def env(text: str) -> dict[str, FromEnv]:
     return settings
 
 
-@pytest.mark.parametrize("name", ["OPENAI_API_KEY", "MODEL_API_KEY", "openai_api_key"])
+@rows("name", ["OPENAI_API_KEY", "MODEL_API_KEY", "openai_api_key"])
 def test_the_runs_own_keys_are_refused(name: str) -> None:
     with pytest.raises(YamlError, match=rf"task.yaml:2: env.A: {name} holds a key of the run"):
         env(f"env:\n  A: {{from_env: {name}}}\n")
@@ -31,7 +32,7 @@ def test_the_runs_own_keys_are_refused(name: str) -> None:
         Task(id="t", instruction="x", expected={"a": 1}, env={"A": FromEnv(name)})
 
 
-@pytest.mark.parametrize(
+@rows(
     ("variable", "source", "secret"),
     [
         ("C", "AWS_SECRET_ACCESS_KEY", True),

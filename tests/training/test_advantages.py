@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_core_rollouts.training.groups import METHODS, advantages
+from tests.support.tables import rows
 
 REWARDS = st.lists(
     st.one_of(st.none(), st.sampled_from([0.0, 1.0]), st.floats(0, 1).map(lambda value: round(value, 6))), max_size=12
@@ -28,14 +29,14 @@ def test_dr_grpo_does_not() -> None:
     assert advantages([1.0, 0.0, 0.0, 0.0], "dr-grpo") == [0.75, -0.25, -0.25, -0.25]
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("rewards", [[1.0] * 8, [0.0] * 3, [0.1, 0.1, 0.1], [0.7]])
+@rows("method", METHODS)
+@rows("rewards", [[1.0] * 8, [0.0] * 3, [0.1, 0.1, 0.1], [0.7]])
 def test_rewards_that_are_alike_teach_nothing(method: str, rewards: list[float]) -> None:
     """Exactly 0, though 0.1 has no exact binary form: nothing is amplified by a deviation of rounding errors."""
     assert advantages(rewards, method) == [0.0] * len(rewards)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@rows("method", METHODS)
 def test_missing_rewards_are_no_zeros(method: str) -> None:
     filled, masked = advantages([1.0, 0.0, 0.0], method), advantages([1.0, None, 0.0], method)
     assert masked == [*advantages([1.0, 0.0], method)[:1], None, *advantages([1.0, 0.0], method)[1:]]

@@ -14,6 +14,7 @@ import pytest
 from pytest_core_rollouts import CaptureError, advantages, sequences
 from tests.support.exporting import Exporter, capture, exchange, write
 from tests.support.rows import run
+from tests.support.tables import rows
 
 
 def call(prompt: list[int], sampled: list[int], logprobs: list[float] | None = None) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def test_another_sequence_starts_where_the_tokens_differ_and_the_longest_match_i
     assert sequences([]) == []
 
 
-@pytest.mark.parametrize(
+@rows(
     ("one", "message"),
     [
         (call([1], []), "request 2: the inference server returned no token_ids; docs/training.md says how"),
