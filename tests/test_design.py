@@ -52,7 +52,7 @@ INSIDE = {
     ),
     "collecting": "__init__ generated selection shards collect explain nodeids inactive task_data",
     "options": "__init__ settings activation agents agent_file skill_folder values declared",
-    "engine": "__init__ engine parts core_access pool preflight replay runs store caps resume",
+    "engine": "__init__ engine host preparation parts core_access pool preflight replay runs store caps resume",
     "rollout": (
         "__init__ attempts attempt_state fetching session_creation adaptive_limit session_adoption session_deletion "
         "late_usage turn_watch dialects stopping witnesses"

@@ -11,7 +11,7 @@ from pytest_core_rollouts.checking.checks import Finding
 from pytest_core_rollouts.checking.grading_checks import SAME_REWARD, KnownGrades
 from pytest_core_rollouts.embedded.hidden import Places
 from pytest_core_rollouts.engine.core_access import CoreAccess, EmbeddedOptions
-from pytest_core_rollouts.engine.engine import Engine
+from pytest_core_rollouts.engine.host import Host
 from pytest_core_rollouts.engine.parts import Defaults, Grading, Parts
 from pytest_core_rollouts.engine.preflight import why_skipped
 from pytest_core_rollouts.engine.store import RowStore
@@ -49,9 +49,9 @@ def run_tasks(tasks: Sequence[Task], grading: Grading, places: Places) -> list[R
     parts = Parts(core, RowStore(also_to=rows.append), grading, keep_items=False, prepares=False)
     run_id = new_run_id()
     rollouts = [rollout for task in tasks for rollout in _rollouts(task, run_id)]
-    with Engine.of(parts) as engine:
-        engine.prepare([(rollout.task, rollout.agent) for rollout in rollouts], places)
-        for _ in engine.submit_rollouts(rollouts).records():
+    with Host(parts) as host:
+        host.prepare([(rollout.task, rollout.agent) for rollout in rollouts], places)
+        for _ in host.submit_rollouts(rollouts).records():
             pass
     return rows
 

@@ -132,7 +132,7 @@ def finish(run: SessionRun) -> Ending:
     """Close the run: sweep its Sessions, stop its Core, summarize its rows."""
     ending = Ending(run)
     if run.may_have_sessions:
-        ending.swept = run.engine.sweep(
+        ending.swept = run.host.sweep(
             run.run_id,
             since=_began(run) - 60,
             seconds=_sweep_seconds(run),

@@ -22,7 +22,7 @@ from pytest_core_rollouts.collecting.shards import split_key
 from pytest_core_rollouts.embedded.hidden import Places
 from pytest_core_rollouts.engine.caps import Caps
 from pytest_core_rollouts.engine.core_access import CoreAccess, CoreError, CoreUnreachable, EmbeddedOptions
-from pytest_core_rollouts.engine.engine import Engine
+from pytest_core_rollouts.engine.host import Host
 from pytest_core_rollouts.engine.parts import Parts
 from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, affordable
 from pytest_core_rollouts.engine.resume import Plan, Resumed, Verdict, mark_run, resume_command
@@ -96,8 +96,8 @@ class SessionRun(ResultSource):
             on_left_behind=lambda text: self._link.name_left_behind(self.masked(text)),
             prepares=False,
         )
-        self.engine = Engine.of(parts)
-        self._results = self.engine.new_run(self.run_id)
+        self.host = Host(parts)
+        self._results = self.host.new_run(self.run_id)
         self.selected: dict[str, tuple[str, Agent, int]] = {}
         """Task id, agent and sample of every selected rollout, by rollout id."""
         self.agent_tasks: dict[Identity, frozenset[str]] = {}
@@ -173,7 +173,7 @@ class SessionRun(ResultSource):
             return
         tasks = self._load_tasks(task_of)
         places = places_of_run(self.config, self.settings, self.out, tasks.values())
-        self.engine.hide(places)
+        self.host.preparation.hide(places)
         if self.is_worker:
             self.ready = True
             return
@@ -231,7 +231,7 @@ class SessionRun(ResultSource):
                 if self.settings.embedded:
                     self.out.parent.mkdir(parents=True, exist_ok=True)  # a folder that doesn't exist can't be hidden
                 pairs = {(task_id, agent.slug): (task_id, agent) for task_id, agent, _ in self.selected.values()}
-                self.engine.prepare(
+                self.host.prepare(
                     ((tasks.get(task_id), agent) for task_id, agent in pairs.values()),
                     places,
                 )
@@ -319,7 +319,7 @@ class SessionRun(ResultSource):
         """Start the items' rollouts as places become free."""
         rollouts = [self._plan_item(item) for item in items]
         self._submitted |= {rollout.rollout_id for rollout in rollouts}
-        self.engine.submit_rollouts(rollouts, run=self._results, maybe_finished=self._link.maybe_finished())
+        self.host.submit_rollouts(rollouts, run=self._results, maybe_finished=self._link.maybe_finished())
 
     def _plan_item(self, item: RolloutItem) -> Rollout:
         """Return the item's rollout, and grade its task by the hooks of its folder from now on."""
@@ -373,7 +373,7 @@ class SessionRun(ResultSource):
 
     def state(self) -> State:
         """Return the current state of this process."""
-        return State(self.engine.in_flight, str(self.engine.limit))
+        return State(self.host.in_flight, str(self.host.limit))
 
     # ---- the end
 
@@ -395,7 +395,7 @@ class SessionRun(ResultSource):
     def stop(self, reason: str) -> None:
         """Start nothing more. What is in flight is cancelled and recorded."""
         self.note_stop()
-        self.engine.stop(reason)
+        self.host.stop(reason)
 
     def read_leftovers_from(self, source: Callable[[], Sequence[str]]) -> None:
         """In a controller: set where its workers name the Sessions that they could not delete."""
@@ -411,7 +411,7 @@ class SessionRun(ResultSource):
 
     def close(self) -> None:
         """Stop the engine, and the embedded Core with it."""
-        self.engine.close()
+        self.host.close()
 
 
 def _resumed_rows(given: dict[str, Any]) -> Resumed | None:

@@ -104,7 +104,7 @@ def test_docstring_says_what_it_raises(name: str) -> None:
     assert RAISING[name] in (inspect.getdoc(getattr(pytest_core_rollouts, name)) or "")
 
 
-@rows("name", ["submit", "asubmit", "submit_rollouts", "new_run", "prepare"])
+@rows("name", ["submit", "asubmit", "submit_rollouts", "prepare"])
 def test_engine_methods_say_what_they_raise(name: str) -> None:
     text = inspect.getdoc(getattr(pytest_core_rollouts.Engine, name)) or ""
     assert re.search(r"Raises |`submit`", text)

@@ -209,7 +209,7 @@ def test_key_by_value_is_only_in_the_request(core: FakeCore, tmp_path: Path) -> 
     with Engine(core.base_url, core.api_key, out=out) as engine:
         run = engine.submit(Task("sum", "Add.", expected={"n": 1}), agent)
         [group] = run.groups()
-        shown = f"{agent} {run.rollouts} {group.agent} {group.task} {engine.parts} {run}"
+        shown = f"{agent} {run.rollouts} {group.agent} {group.task} {engine._host.parts} {run}"
     assert KEY not in shown + out.read_text()
     assert core.api_key not in shown
     assert agent.digest == replace(agent, api_key=None).digest
@@ -282,7 +282,8 @@ def test_engine_keeps_nothing_of_finished_runs(core: FakeCore) -> None:
     with Engine(core.base_url, core.api_key, concurrency=4) as engine:
         for _ in range(5):
             list(engine.submit(Task("sum", "Add.", expected={"n": "one"}), agent, samples=2).records())
-        assert (engine._runs, engine._keys, engine.parts.store._plans) == (set(), {}, {})
+        host = engine._host
+        assert (host._runs, host.preparation.keys, host.parts.store._plans) == (set(), {}, {})
 
 
 def test_max_waiting_below_one_is_refused(core: FakeCore) -> None:

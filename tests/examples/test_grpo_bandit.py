@@ -75,7 +75,7 @@ def test_toy_agent_runs_if_the_embedded_core_can_not(
     prepare = Engine.prepare
 
     def refuse_embedded(engine: Engine, *arguments: Any) -> None:
-        if engine.parts.core.is_ours:
+        if engine._host.parts.core.is_ours:
             raise CoreError("the codex program is not installed")
         prepare(engine, *arguments)
 
