@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from pytest_core_rollouts.cli import NOT_COMPARABLE, CommandError
-from pytest_core_rollouts.cli.report import add_allow_missing, scores, write
+from pytest_core_rollouts.cli.report import add_allow_missing, add_by, scores, write
+from pytest_core_rollouts.report.by import changes_by
 from pytest_core_rollouts.report.changes import changes
 from pytest_core_rollouts.results.comparison import Comparison, compare, compared_agents, counterpart
 from pytest_core_rollouts.results.summary import Summary
@@ -18,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "b", metavar="B", nargs="?", help=f"after: {what}; without it, A's other agents are compared with its first"
     )
     add_allow_missing(parser)
+    add_by(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -29,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
             "nothing can be compared: no unchanged task has a result on both sides; compare runs of the same tasks",
             NOT_COMPARABLE,
         )
-    write("\n".join(changes(*one) for one in compared))
+    write("\n".join([*(changes_by(compared, by) for by in arguments.by), *(changes(*one) for one in compared)]))
     return 0
 
 

@@ -12,9 +12,11 @@ from pathlib import Path
 from pytest_core_rollouts.cli import CommandError
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, slim
 from pytest_core_rollouts.records.rows import file_order, read_records, require_agreement, require_regular_file
+from pytest_core_rollouts.report.by import CHOICES, changes_by, figures_by
 from pytest_core_rollouts.report.changes import changes
 from pytest_core_rollouts.report.html import HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import markdown
+from pytest_core_rollouts.report.verdicts import verdict_lines
 from pytest_core_rollouts.results.comparison import (
     Baseline,
     comparisons,
@@ -22,8 +24,11 @@ from pytest_core_rollouts.results.comparison import (
     missing_rows,
     newest_versions,
 )
-from pytest_core_rollouts.results.gate import Gate, GateError, judge, parse_gate
-from pytest_core_rollouts.results.summary import AgentScore, Summary, summarize
+from pytest_core_rollouts.results.gate import GateError, judge, parse_gate, scope_problem
+from pytest_core_rollouts.results.gate_kinds import Gate
+from pytest_core_rollouts.results.scope import tags_of
+from pytest_core_rollouts.results.scores import AgentScore
+from pytest_core_rollouts.results.summary import Summary, summarize
 from pytest_core_rollouts.text import counted
 
 
@@ -45,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gate", metavar="EXPR", action="append", default=[], help="exit with 1 unless this gate passes; repeatable"
     )
     add_allow_missing(parser)
+    add_by(parser)
 
 
 def add_allow_missing(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +58,12 @@ def add_allow_missing(parser: argparse.ArgumentParser) -> None:
         "--allow-missing",
         action="store_true",
         help="accept planned rollouts and tasks of the baseline that have no row; verdicts name them",
+    )
+
+
+def add_by(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--by", choices=CHOICES, action="append", default=[], help="also print a table by tag or by agent; repeatable"
     )
 
 
@@ -64,9 +76,18 @@ def run(arguments: argparse.Namespace) -> int:
     rows = select_rows(files, arguments.run)
     baseline = None if arguments.baseline is None else _load_baseline(arguments)
     summary = summarize(rows)
+    _require_scopes(gates, summary)
     judgments = judge(gates, summary, baseline, accepts_missing=arguments.allow_missing)
     compared = comparisons(summary, baseline)
-    write(markdown(summary, verdicts=list(map(str, judgments)), appendix=[changes(*one) for one in compared]))
+    tables = [figures_by(summary, by) for by in arguments.by]
+    tables += [changes_by(compared, by) for by in arguments.by if baseline is not None]
+    write(
+        markdown(
+            summary,
+            verdicts=[line for line, _ in verdict_lines(judgments)],
+            appendix=[*tables, *(changes(*one) for one in compared)],
+        )
+    )
     if arguments.html is not None:
         _write_html(arguments, [path for path, _ in files], baseline)
     return 0 if all(judgment.passed for judgment in judgments) else 1
@@ -112,6 +133,13 @@ def _gates(arguments: argparse.Namespace) -> list[Gate]:
         if gate.needs_baseline and arguments.baseline is None:
             raise CommandError(f"--gate {gate.expression}: requires a baseline; add --baseline FILE")
     return gates
+
+
+def _require_scopes(gates: Iterable[Gate], summary: Summary) -> None:
+    """Raise CommandError for a gate whose scope has no task. Tasks without a row could have any tag."""
+    for gate in gates:
+        if summary.rows >= summary.planned and (problem := scope_problem(gate, tags_of(summary))) is not None:
+            raise CommandError(f"--gate {gate.expression}: {problem}")
 
 
 # Reading and writing, also for `compare`

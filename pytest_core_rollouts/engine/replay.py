@@ -154,6 +154,7 @@ class Replayer:
                 },
             },
             "grading_digest": task.grading_digest,
+            "tags": list(task.tags),
             "notes": [*([INPUT_CHANGED] if changed else []), *(note for note in source.notes if note != INPUT_CHANGED)],
             "outputs": (),
         }

@@ -97,7 +97,8 @@ OPTIONS: Final = (
         "gate",
         "EXPR",
         "What decides the exit code: each (default: every rollout asserts its reward), none (collect only), "
-        "mean>=X, pass@K>=X, pass^K>=X, lost<=N or baseline. A gate applies to each agent; all gates must pass.",
+        "mean>=X, pass@K>=X, pass^K>=X, lost<=N or baseline; for some tasks only, "
+        "mean[tag:NAME]>=X or mean[task:ID]>=X. A gate applies to each agent; all gates must pass.",
     ),
     _value("baseline", "PATH", "JSONL of an earlier run to compare with; required by the gates baseline and lost."),
     _value(

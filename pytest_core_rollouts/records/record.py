@@ -316,6 +316,10 @@ class RolloutRecord:
             "nothing",
         ),
     )
+    tags: Sequence[str] = field(
+        default=(),
+        metadata=_column("the task's tags", _LIST, "nothing", entries=("strings", _is_string), shared=True),
+    )
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

@@ -25,8 +25,9 @@ from pytest_core_rollouts.report.changes import could_see
 from pytest_core_rollouts.results.comparison import Baseline, Comparison, compare
 from pytest_core_rollouts.results.health import fault_kind
 from pytest_core_rollouts.results.number_text import between, decimal, p_value_text, signed
+from pytest_core_rollouts.results.scores import AgentScore, Estimate
 from pytest_core_rollouts.results.significance import LEVEL
-from pytest_core_rollouts.results.summary import AgentScore, Estimate, Summary, agent_key, summarize
+from pytest_core_rollouts.results.summary import Summary, agent_key, summarize
 
 BRIEF = 240
 """Characters of an error or a reason in the index, which lists show and searches use."""

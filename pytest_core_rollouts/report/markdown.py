@@ -12,7 +12,8 @@ from pathlib import Path
 
 from pytest_core_rollouts.report.cells import Column, escape, prose, table, table_width, wrapped
 from pytest_core_rollouts.results.number_text import UNKNOWN, between, decimal
-from pytest_core_rollouts.results.summary import AgentScore, Estimate, Summary, TaskScore, TasksSolved
+from pytest_core_rollouts.results.scores import AgentScore, Estimate, TaskScore, TasksSolved
+from pytest_core_rollouts.results.summary import Summary
 from pytest_core_rollouts.text import listed
 
 MAX_TASKS = 50

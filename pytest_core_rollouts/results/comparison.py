@@ -7,7 +7,7 @@ agent. The tests are in `significance`, the interval is in `passing`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +16,9 @@ from typing import Any
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, slim_rows
 from pytest_core_rollouts.records.rows import read_records
 from pytest_core_rollouts.results import passing, significance
+from pytest_core_rollouts.results.scores import AgentScore, TaskScore
 from pytest_core_rollouts.results.significance import LEVEL, LeastDrop, PValue
-from pytest_core_rollouts.results.summary import AgentScore, Summary, TaskScore, agent_key, summarize
+from pytest_core_rollouts.results.summary import Summary, agent_key, summarize
 from pytest_core_rollouts.text import listed
 
 NAMED = 5
@@ -61,6 +62,8 @@ class Comparison:
     changed: tuple[str, ...] = ()  # what the agent saw, or what graded it, is not the same
     ungraded: tuple[str, ...] = ()  # no reward after
     unknown: tuple[str, ...] = ()  # no reward before
+    drop_corrected: Fraction | None = None  # p_drop by Holm, for all verdicts of the run; see `correct_for_verdicts`
+    verdicts: int = 1  # their number
 
     @cached_property
     def difference(self) -> Fraction | None:
@@ -95,7 +98,8 @@ class Comparison:
     @property
     def dropped(self) -> bool:
         """Whether the mean reward over these tasks dropped significantly."""
-        return bool(self.difference and self.difference < 0 and self.p_drop.significant)
+        p = self.p_drop.value if self.drop_corrected is None else self.drop_corrected
+        return bool(self.difference and self.difference < 0 and p <= LEVEL)
 
     @property
     def dropped_tasks(self) -> list[TaskChange]:
@@ -137,6 +141,58 @@ def compare(before: AgentScore, after: AgentScore) -> Comparison:
         ungraded=tuple(task for task in same if old[task].graded and not new[task].graded),
         unknown=tuple(task for task in same if not old[task].graded),
     )
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One agent compared with the baseline as it is, and as if all missing rollouts had failed, or had passed."""
+
+    now: Comparison
+    worst: Comparison
+    best: Comparison
+
+    @classmethod
+    def of(cls, before: AgentScore, after: AgentScore) -> Compared:
+        now = compare(before, after)
+        if not after.missing:
+            return cls(now, now, now)
+        return cls(now, compare(before, after.filled(0)), compare(before, after.filled(1)))
+
+
+def correct_for_verdicts(
+    compared: Sequence[tuple[str, Compared]], *, pending_verdicts: int = 0, pending_tasks: int = 0
+) -> list[Compared]:
+    """Correct the p-values of all verdicts of one run by Holm. Each has the label of its agent.
+
+    The mean drops are corrected for the number of verdicts, the drops of single tasks for all tasks of all agents.
+    Otherwise, each further agent or scope would be another chance of a false alarm. What is pending counts too, where
+    missing rollouts are taken for passed: a drop must stay significant when the rest has run.
+    """
+    if len(compared) + pending_verdicts < 2 and not pending_tasks:
+        return [one for _, one in compared]
+    now = _corrected([(label, one.now) for label, one in compared])
+    if not (pending_verdicts or pending_tasks) and all(one.now is one.worst is one.best for _, one in compared):
+        return [Compared(one, one, one) for one in now]
+    worst = _corrected([(label, one.worst) for label, one in compared])
+    best = _corrected([(label, one.best) for label, one in compared], pending_verdicts, pending_tasks)
+    return [Compared(*three) for three in zip(now, worst, best, strict=True)]
+
+
+def _corrected(
+    comparisons: Sequence[tuple[str, Comparison]], pending_verdicts: int = 0, pending_tasks: int = 0
+) -> list[Comparison]:
+    one = Fraction(1)
+    # A mean that did not drop needs no test: the largest p-values change no smaller one.
+    values = [comp.p_drop.value if (comp.difference or 0) < 0 else one for _, comp in comparisons]
+    drops = significance.holm([*values, *[one] * pending_verdicts])
+    tasks = {(label, change.task): change.p for label, comp in comparisons for change in comp.tasks}
+    of_tasks = significance.holm([*tasks.values(), *[one] * pending_tasks])
+    by_task = dict(zip(tasks, of_tasks, strict=False))
+    corrected = []
+    for (label, comp), drop in zip(comparisons, drops, strict=False):
+        changes = tuple(replace(change, corrected=by_task[label, change.task]) for change in comp.tasks)
+        corrected.append(replace(comp, tasks=changes, drop_corrected=drop, verdicts=len(drops)))
+    return corrected
 
 
 def counterpart(agent: AgentScore, others: Summary, own: Summary) -> AgentScore | None:

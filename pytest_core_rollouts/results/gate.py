@@ -1,12 +1,8 @@
-"""Gates: whether a run passed, failed, or is undecided, and why.
+"""Gates: their expressions, and whether a run passed, failed, or is undecided, and why.
 
-A gate judges one agent's results; the caller makes an exit code of the verdict. If rollouts have no reward, a gate is
-evaluated twice: as if all of them had failed, and as if all had passed. If both give the same verdict, that is the
-verdict; if not, the run is undecided. Figures are compared as exact fractions: 0.79996 is below 0.8 and is shown with
-all its digits.
-
-No gate passes over what is missing: planned rollouts that did not run, and tasks of the baseline that the run does not
-have. Whoever means to leave them out says so, and then the verdict names them.
+A gate judges one agent's results; the caller makes an exit code of the verdict. No gate passes over what is missing:
+planned rollouts that did not run, and tasks of the baseline that the run does not have. Whoever means to leave them out
+says so, and then the verdict names them.
 """
 
 from __future__ import annotations
@@ -14,19 +10,27 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeAlias
 
-from pytest_core_rollouts.results.comparison import NAMED, Baseline, Comparison, compare
-from pytest_core_rollouts.results.number_text import decimal, decimal_beyond, p_clause
-from pytest_core_rollouts.results.summary import AgentScore, Estimate, Summary
+from pytest_core_rollouts.results.comparison import NAMED, Baseline, Compared, correct_for_verdicts
+from pytest_core_rollouts.results.gate_kinds import (
+    AtLeast,
+    Collect,
+    Each,
+    Evidence,
+    Gate,
+    Lost,
+    NoDrop,
+    Verdict,
+    missing_clause,
+)
+from pytest_core_rollouts.results.scope import Scope, ScopeError, on_tasks, tags_of
+from pytest_core_rollouts.results.scores import AgentScore
+from pytest_core_rollouts.results.summary import Summary
 from pytest_core_rollouts.text import listed
-
-MIN_COVERAGE = Fraction(1, 2)
-"""The share of selected rollouts that must be graded for the gate `none` to pass."""
 
 Identity: TypeAlias = tuple[str, str, "str | None"]
 """An agent's harness, model and name."""
@@ -46,220 +50,17 @@ class Selection:
     """Tasks that the user left out on purpose."""
     gone: frozenset[str] = frozenset()
     """Tasks of the baseline that no longer exist."""
+    tags: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """The tags of the selected tasks."""
 
+    @property
+    def all_tasks(self) -> frozenset[str]:
+        return frozenset().union(self.gone, *self.tasks.values(), *self.left_out.values())
 
-@dataclass(frozen=True)
-class Evidence:
-    """What a gate judges."""
-
-    agent: AgentScore
-    baseline: AgentScore | None = None
-    tasks: frozenset[str] = frozenset()
-    """All selected tasks, including those without a row."""
-    excused: frozenset[str] = frozenset()
-    """Tasks of the baseline that need no result: left out on purpose, gone, or expected to fail."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """`passed` is None if the gate is undecided; `text` says why."""
-
-    passed: bool | None
-    text: str
-
-
-class Gate(ABC):
-    """One condition on each agent's results."""
-
-    expression: str
-    asserts_each = False
-    """Whether each rollout is a test that can fail."""
-    needs_baseline = False
-    needs_samples = 1
-    """Samples that a task must have to be judged."""
-
-    @abstractmethod
-    def verdict(self, evidence: Evidence) -> Verdict: ...
-
-
-# ---- counts
-
-
-class Each(Gate):
-    """The default: every rollout must be solved."""
-
-    expression = "each"
-    asserts_each = True
-
-    def verdict(self, evidence: Evidence) -> Verdict:
-        agent = evidence.agent
-        text = f"{agent.solved} of {agent.planned} rollouts solved{_missing(agent)}"
-        if agent.solved < agent.graded:
-            return Verdict(False, text)
-        return Verdict(True if 0 < agent.planned == agent.graded else None, text)
-
-
-class Collect(Gate):
-    """`none`: rewards decide nothing, but if rollouts did not run or too few have a reward, the run is undecided."""
-
-    expression = "none"
-
-    def verdict(self, evidence: Evidence) -> Verdict:
-        agent = evidence.agent
-        enough = agent.rows >= agent.planned > 0 and agent.graded >= MIN_COVERAGE * agent.planned
-        return Verdict(True if enough else None, f"{agent.graded} of {agent.planned} rollouts graded{_missing(agent)}")
-
-
-def _missing(agent: AgentScore) -> str:
-    parts = (
-        f"{agent.errors} without a reward" if agent.errors else "",
-        f"{agent.not_run} did not run" if agent.not_run else "",
-    )
-    text = ", ".join(filter(None, parts))
-    return f" ({text})" if text else ""
-
-
-# ---- figures
-
-
-class AtLeast(Gate):
-    """`mean>=X`, `pass@K>=X`, `pass^K>=X`: a figure over tasks reaches X."""
-
-    def __init__(self, name: str, figure: Callable[[AgentScore], Estimate], least: str, samples: int = 1) -> None:
-        self.expression = f"{name}>={least}"
-        self.needs_samples = samples
-        self._figure = figure
-        self._least = Fraction(least)
-
-    def verdict(self, evidence: Evidence) -> Verdict:
-        agent = evidence.agent
-        figure = self._figure(agent)
-        if figure.low is None or figure.high is None:
-            return Verdict(None, f"no task has {self.needs_samples} samples")
-        note = self._note(agent)
-        if not agent.missing:
-            return Verdict(figure.low >= self._least, self._compared(figure.low) + note)
-        missing = _missing(agent)
-        if figure.low >= self._least:
-            return Verdict(
-                True, f"{self._compared(figure.low)} even if all had failed that have no reward{missing}{note}"
-            )
-        if figure.high < self._least:
-            return Verdict(
-                False, f"{self._compared(figure.high)} even if all had passed that have no reward{missing}{note}"
-            )
-        ends = f"{decimal_beyond(figure.low, self._least)} to {decimal_beyond(figure.high, self._least)}"
-        return Verdict(None, f"{ends}, as those turn out that have no reward{missing}{note}")
-
-    def _compared(self, value: Fraction) -> str:
-        sign = ">=" if value >= self._least else "<"
-        return f"{decimal_beyond(value, self._least)} {sign} {self.expression.partition('>=')[2]}"
-
-    def _note(self, agent: AgentScore) -> str:
-        few = sum(task.planned < self.needs_samples for task in agent.tasks)
-        return f"; {few} of {agent.planned_tasks} tasks have fewer than {self.needs_samples} samples" if few else ""
-
-
-# ---- against a baseline
-
-
-class _AgainstBaseline(Gate):
-    """Compares twice, with missing rollouts failed and passed, and decides if both give the same verdict."""
-
-    needs_baseline = True
-
-    def verdict(self, evidence: Evidence) -> Verdict:
-        if evidence.baseline is None:
-            return Verdict(None, "the baseline does not have this agent")
-        now = worst = best = compare(evidence.baseline, evidence.agent)
-        if evidence.agent.missing:
-            worst, best = (compare(evidence.baseline, evidence.agent.filled(reward)) for reward in (0, 1))
-        known = frozenset(score.task for score in evidence.baseline.tasks if score.graded)
-        graded = {score.task for score in evidence.agent.tasks if score.graded} | set(now.changed)
-        lacking = sorted((evidence.tasks & known) - graded)
-        verdict = self.judge(now, worst, best, lacking)
-        absent = sorted(known - graded - evidence.tasks - evidence.excused)
-        if absent and verdict.passed is not False:
-            return Verdict(None, f"{verdict.text}; no row of {listed(absent, NAMED)}, which the baseline has")
-        return verdict
-
-    @abstractmethod
-    def judge(self, now: Comparison, worst: Comparison, best: Comparison, lacking: list[str]) -> Verdict: ...
-
-
-class NoDrop(_AgainstBaseline):
-    """`baseline`: no significant drop, neither over all tasks nor on a single one, and a result for each."""
-
-    expression = "baseline"
-
-    def judge(self, now: Comparison, worst: Comparison, best: Comparison, lacking: list[str]) -> Verdict:
-        reasons = list(self._reasons(best))
-        if surely := _unobtainable(now.after, lacking):
-            reasons.insert(0, f"no result for {listed(surely, NAMED)}, which the baseline has")
-        if reasons:
-            return Verdict(False, "; ".join(reasons))
-        if lacking:
-            text = f"no result yet for {listed(lacking, NAMED)}, which the baseline has"
-            return Verdict(None, text + _missing(now.after))
-        if not now.tasks:
-            return Verdict(None, "no task can be compared: all are new or changed")
-        missing = _missing(now.after)
-        if any(self._reasons(worst)):
-            return Verdict(
-                None, f"{_change(now)}; it could be a significant drop, had all failed that have no reward{missing}"
-            )
-        return Verdict(True, f"{_change(now)}, no significant drop ({p_clause(now.p_drop.value)}, one-sided){missing}")
-
-    def _reasons(self, comparison: Comparison) -> Iterator[str]:
-        if comparison.dropped:
-            yield f"{_change(comparison)}, a significant drop ({p_clause(comparison.p_drop.value)}, one-sided)"
-        if dropped := comparison.dropped_tasks:
-            worst = sorted(dropped, key=lambda one: (one.corrected, one.task))
-            drops = [
-                f"{one.task} {one.before.solved}/{one.before.graded} -> {one.after.solved}/{one.after.graded} "
-                f"({p_clause(one.corrected)}, two-sided)"
-                for one in worst
-            ]
-            yield f"significant drop on {listed(drops, NAMED)}"
-
-
-def _unobtainable(agent: AgentScore, lacking: Sequence[str]) -> list[str]:
-    """Return the tasks without a result that no pending rollout can give one.
-
-    If more tasks have no row than are still planned to run, some of them were skipped.
-    """
-    done = {score.task: score.rows >= score.planned for score in agent.tasks}
-    skipped = sum(task not in done for task in lacking) > agent.planned_tasks - len(done)
-    return [task for task in lacking if done.get(task, skipped)]
-
-
-class Lost(_AgainstBaseline):
-    """`lost<=N`: at most N tasks that the baseline always solves are never solved now."""
-
-    def __init__(self, most: int) -> None:
-        self.expression = f"lost<={most}"
-        self._most = most
-
-    def judge(self, now: Comparison, worst: Comparison, best: Comparison, lacking: list[str]) -> Verdict:
-        always = {score.task for score in now.before.tasks if score.graded and score.solved == score.graded}
-        surely, possibly = ([one.task for one in compared.lost] for compared in (best, worst))
-        possibly = sorted({*possibly, *(task for task in lacking if task in always)})
-        if len(surely) > self._most:
-            return Verdict(False, f"{len(surely)} lost that the baseline always solves: {listed(surely, NAMED)}")
-        if len(possibly) > self._most:
-            lost = f"{len(surely)} to {len(possibly)} lost"
-            return Verdict(None, f"{lost}, as those turn out that have no reward: {listed(possibly, NAMED)}")
-        compared = len(now.tasks)
-        if not compared:
-            return Verdict(None, "no task can be compared: all are new, changed or without a result")
-        lost = f": {listed(possibly, NAMED)}" if possibly else ""
-        return Verdict(True, f"{len(possibly)} lost of {compared} compared{lost}")
-
-
-def _change(comparison: Comparison) -> str:
-    before, after = comparison.means
-    tasks = len(comparison.tasks)
-    return f"mean reward {decimal(before)} -> {decimal(after)} over {tasks} task{'s' if tasks > 1 else ''}"
+    def on_tasks(self, ids: frozenset[str]) -> Selection:
+        """Return the selection of some tasks."""
+        tasks, left_out = ({agent: of & ids for agent, of in by.items()} for by in (self.tasks, self.left_out))
+        return Selection(tasks, left_out, self.gone & ids, self.tags)
 
 
 # ---- parsing
@@ -274,7 +75,11 @@ _FORMS: Mapping[str, Callable[[re.Match[str]], Gate]] = {
     r"pass\^(?P<k>[1-9]\d{0,5})\s*>=\s*" + _SHARE: lambda m: _pass("^", int(m["k"]), m["share"]),
     r"lost\s*<=\s*(?P<most>\d{1,6})": lambda m: Lost(int(m["most"])),
 }
-KNOWN = "each, none, mean>=X, pass@K>=X, pass^K>=X, lost<=N or baseline (X from 0 to 1, such as 0.8)"
+KNOWN = (
+    "each, none, mean>=X, pass@K>=X, pass^K>=X, lost<=N or baseline (X from 0 to 1, such as 0.8); "
+    "for some tasks only: mean[tag:NAME]>=X, mean[task:ID]>=X"
+)
+_SCOPED = re.compile(r"(?P<kind>[^\[\]<>=]*)\[(?P<scope>[^\[\]]*)\](?P<rest>[^\[\]]*)")
 
 
 def _pass(sign: str, k: int, share: str) -> Gate:
@@ -283,11 +88,32 @@ def _pass(sign: str, k: int, share: str) -> Gate:
 
 
 def parse_gate(text: str) -> Gate:
-    """Return the gate that `text` names. Raises GateError if it is unknown."""
+    """Return the gate that `text` names, with its scope. Raises GateError if it is unknown."""
+    plain, scope = text.strip(), None
+    if (scoped := _SCOPED.fullmatch(plain)) is not None:
+        plain = f"{scoped['kind'].rstrip()}{scoped['rest'].lstrip()}"
+        try:
+            scope = Scope.parse(scoped["scope"])
+        except ScopeError as error:
+            raise GateError(f"gate {text!r}: {error}") from None
     for form, make in _FORMS.items():
-        if (match := re.fullmatch(form, text.strip(), re.ASCII)) is not None:
-            return make(match)
+        if (match := re.fullmatch(form, plain, re.ASCII)) is not None:
+            gate = make(match)
+            if scope is not None and isinstance(gate, Collect):
+                raise GateError(f"gate {text!r}: none judges no reward, so it has no scope; remove {scope}")
+            gate.scope = scope
+            return gate
     raise GateError(f"unknown gate {text!r}; use {KNOWN}")
+
+
+def scope_problem(gate: Gate, tags: Mapping[str, Collection[str]]) -> str | None:
+    """Return why no task is in the gate's scope, given the tags of each task, and what to do; None if one is."""
+    if gate.scope is None or gate.scope.ids(tags):
+        return None
+    known = sorted(tags) if gate.scope.kind == "task" else sorted({tag for of in tags.values() for tag in of})
+    what = "id" if gate.scope.kind == "task" else "tag"
+    choices = f"choose from {listed(known, 10)}" if known else f"the tasks have no {what}s"
+    return f"no selected task has such {'an id' if what == 'id' else 'a tag'}; {choices}"
 
 
 # ---- the run
@@ -328,10 +154,17 @@ class Judgment:
     by_agent: Mapping[str, Verdict] = field(default_factory=dict, compare=False)
 
     def __str__(self) -> str:
-        return f"gate {self.gate}: {_WORDS[self.passed]}: {self.text}"
+        return f"gate {self.gate}: {WORDS[self.passed]}: {self.text}"
+
+    @property
+    def rows(self) -> list[tuple[str, Verdict]]:
+        """Each agent's verdict. Its name is that of the gate, with the agent's in brackets if there are several."""
+        if len(self.by_agent) < 2:
+            return [(self.gate, Verdict(self.passed, self.text))]
+        return [(f"{self.gate} [{agent}]", verdict) for agent, verdict in self.by_agent.items()]
 
 
-_WORDS = {True: "passed", False: "failed", None: "undecided"}
+WORDS = {True: "passed", False: "failed", None: "undecided"}
 
 
 def judge(
@@ -347,44 +180,143 @@ def judge(
     Without a `selection` only rows say which tasks the run has. `accepts_missing`: the run is judged as if no more had
     been planned than has a row, and what is missing is named.
     """
-    return [_judgment(gate, summary, baseline, selection, accepts_missing=accepts_missing) for gate in gates]
+    cases = [_Cases.of(gate, summary, baseline, selection, accepts_missing=accepts_missing) for gate in gates]
+    corrections = iter(_corrected([one for one in cases if isinstance(one.gate, NoDrop)]))
+    return [one.judgment(next(corrections) if isinstance(one.gate, NoDrop) else {}) for one in cases]
 
 
-def _judgment(
-    gate: Gate, summary: Summary, baseline: Baseline | None, selection: Selection | None, *, accepts_missing: bool
-) -> Judgment:
-    by_agent: dict[str, Verdict] = {}
-    for agent in summary.agents:
-        if agent.planned or not agent.xfails:
+@dataclass(frozen=True)
+class _Case:
+    """What one gate judges of one agent, and what its verdict must say in addition."""
+
+    evidence: Evidence
+    unfinished: AgentScore | None = None
+    """The agent, if what did not run makes a pass undecided."""
+    remarks: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class _Cases:
+    """What one gate judges: a case for each agent, by its label."""
+
+    gate: Gate
+    by_agent: Mapping[str, _Case]
+    extra: Mapping[str, Verdict] = field(default_factory=dict)
+    """The verdict on agents that have no row, or on a run of expected failures."""
+    pending_verdicts: int = 0
+    """How many agents of the baseline may still get rows."""
+    pending_tasks: int = 0
+    """How many of its tasks these agents have."""
+
+    @classmethod
+    def of(
+        cls,
+        gate: Gate,
+        summary: Summary,
+        baseline: Baseline | None,
+        selection: Selection | None,
+        *,
+        accepts_missing: bool,
+    ) -> _Cases:
+        if gate.scope is not None:
+            summary, baseline, selection = _in_scope(gate.scope, summary, baseline, selection)
+        by_agent: dict[str, _Case] = {}
+        for agent in summary.agents:
             before = None if baseline is None else baseline.of(agent, summary)
-            evidence = _evidence(agent, before, selection)
-            if accepts_missing:
-                by_agent[agent.label] = _of_rows(gate, evidence)
-            else:
-                by_agent[agent.label] = _unless_unfinished(agent, gate.verdict(evidence))
-            if gate.needs_baseline and selection is not None and before is not None:
-                by_agent[agent.label] = _with_gone(by_agent[agent.label], before, selection)
-    pending = summary.planned - sum(agent.planned for agent in summary.agents)
-    if gate.needs_baseline and baseline is not None and selection is not None and not accepts_missing:
-        by_agent |= {
-            one.agent.label: gate.verdict(one) for one in _agents_without_rows(summary, baseline, selection, pending)
+            if agent.planned or not agent.xfails:
+                evidence = _evidence(agent, before, selection)
+                if gate.scope is None or agent.planned or (before is not None and before.tasks):
+                    remarks = _remarks(gate, before, baseline, selection)
+                    by_agent[agent.label] = (
+                        _of_rows(gate, evidence, remarks) if accepts_missing else _Case(evidence, agent, remarks)
+                    )
+        pending = summary.planned - sum(agent.planned for agent in summary.agents)
+        without_rows: list[AgentScore] = []
+        if gate.needs_baseline and baseline is not None and not accepts_missing:
+            if selection is not None:
+                by_agent |= {
+                    one.agent.label: _Case(one) for one in _agents_without_rows(summary, baseline, selection, pending)
+                }
+            if pending:
+                known = {agent.identity for agent in summary.agents}
+                without_rows = [agent for agent in baseline.summary.agents if agent.identity not in known]
+        extra: dict[str, Verdict] = {}
+        if pending:
+            accepted = accepts_missing and bool(by_agent)
+            text = f"none of {pending} rollouts has run{', accepted' if accepted else ''}"
+            extra["others"] = Verdict(True if accepted else None, text)
+        elif not by_agent and gate.kind in ("each", "none") and _all_expected_to_fail(summary, selection):
+            extra["all"] = Verdict(True, "every rollout was expected to fail")
+        return cls(gate, by_agent, extra, len(without_rows), sum(len(agent.tasks) for agent in without_rows))
+
+    def judgment(self, corrections: Mapping[str, Compared]) -> Judgment:
+        """Return the verdict. `corrections`: comparisons with corrected p-values, by the agent's label."""
+        verdicts = {
+            label: _verdict(self.gate, case, corrections.get(label)) for label, case in self.by_agent.items()
+        } | dict(self.extra)
+        all_passed = [verdict.passed for verdict in verdicts.values()]
+        passed = False if False in all_passed else None if None in all_passed or not all_passed else True
+        if len(verdicts) == 1:
+            [text] = [verdict.text for verdict in verdicts.values()]
+        else:
+            text = "; ".join(f"{label}: {verdict.text}" for label, verdict in verdicts.items())
+        nothing = "no rollout has run" if self.gate.scope is None else "no task in this scope has run"
+        return Judgment(self.gate.expression, passed, text or nothing, verdicts)
+
+
+def _verdict(gate: Gate, case: _Case, compared: Compared | None) -> Verdict:
+    verdict = gate.verdict(dataclasses.replace(case.evidence, compared=compared))
+    if case.unfinished is not None:
+        verdict = _unless_unfinished(case.unfinished, verdict)
+    return dataclasses.replace(verdict, text="; ".join([verdict.text, *case.remarks]))
+
+
+def _corrected(cases: Sequence[_Cases]) -> list[dict[str, Compared]]:
+    """Return the comparisons of each gate `baseline`, with p-values corrected for all of them."""
+    compared = [
+        {
+            label: Compared.of(case.evidence.baseline, case.evidence.agent)
+            for label, case in one.by_agent.items()
+            if case.evidence.baseline is not None
         }
-    if pending:
-        accepted = accepts_missing and bool(by_agent)
-        by_agent["others"] = Verdict(
-            True if accepted else None, f"none of {pending} rollouts has run{', accepted' if accepted else ''}"
+        for one in cases
+    ]
+    lacking = {
+        (label, task)
+        for one, of_gate in zip(cases, compared, strict=True)
+        for label, found in of_gate.items()
+        for task in _lacking(one.by_agent[label].evidence, found)
+    }
+    corrected = iter(
+        correct_for_verdicts(
+            [pair for of_gate in compared for pair in of_gate.items()],
+            pending_verdicts=sum(one.pending_verdicts for one in cases),
+            pending_tasks=len(lacking) + max((one.pending_tasks for one in cases), default=0),
         )
-    if not by_agent and gate.expression in ("each", "none") and _all_expected_to_fail(summary, selection):
-        by_agent["all"] = Verdict(True, "every rollout was expected to fail")
-    verdicts = [verdict.passed for verdict in by_agent.values()]
-    passed = False if False in verdicts else None if None in verdicts or not verdicts else True
-    if len(by_agent) == 1:
-        [text] = [verdict.text for verdict in by_agent.values()]
-    else:
-        text = "; ".join(f"{label}: {verdict.text}" for label, verdict in by_agent.items())
-    if gate.needs_baseline and baseline is not None and baseline.lacks:
-        text = f"{text}; accepted: {baseline.lacks}"
-    return Judgment(gate.expression, passed, text or "no rollout has run", by_agent)
+    )
+    return [{label: next(corrected) for label in of_gate} for of_gate in compared]
+
+
+def _lacking(evidence: Evidence, compared: Compared) -> Iterator[str]:
+    """Yield the tasks that the baseline has and that may still get a result."""
+    assert evidence.baseline is not None
+    found = {change.task for change in compared.best.tasks} | set(compared.now.changed) | evidence.excused
+    yield from (score.task for score in evidence.baseline.tasks if score.graded and score.task not in found)
+
+
+def _in_scope(
+    scope: Scope, summary: Summary, baseline: Baseline | None, selection: Selection | None
+) -> tuple[Summary, Baseline | None, Selection | None]:
+    """Return what there is of the tasks in the scope. The tags of a task are those that it has now."""
+    known: dict[str, Collection[str]] = dict(tags_of(summary, *([] if baseline is None else [baseline.summary])))
+    if selection is not None:
+        known = dict.fromkeys(selection.all_tasks, ()) | known | dict(selection.tags)
+    ids = scope.ids(known)
+    return (
+        on_tasks(summary, ids),
+        None if baseline is None else dataclasses.replace(baseline, summary=on_tasks(baseline.summary, ids)),
+        None if selection is None else selection.on_tasks(ids),
+    )
 
 
 def _evidence(agent: AgentScore, before: AgentScore | None, selection: Selection | None) -> Evidence:
@@ -397,32 +329,42 @@ def _evidence(agent: AgentScore, before: AgentScore | None, selection: Selection
     return Evidence(agent, before, tasks, xfails | left_out | selection.gone)
 
 
-def _of_rows(gate: Gate, evidence: Evidence) -> Verdict:
-    """Return the verdict on the rows that there are. It names what is missing."""
+def _of_rows(gate: Gate, evidence: Evidence, remarks: Sequence[str]) -> _Case:
+    """Return the case of the rows that there are. It names what is missing."""
     now = evidence.agent.of_its_rows
     own = frozenset(score.task for score in now.tasks)
     before = () if evidence.baseline is None else evidence.baseline.tasks
     known = frozenset(score.task for score in before if score.graded)
-    verdict = gate.verdict(dataclasses.replace(evidence, agent=now, tasks=own, excused=known))
     missing = sorted(known - own - evidence.excused) if gate.needs_baseline else []
     parts = [
         f"{evidence.agent.not_run} of {evidence.agent.planned} rollouts did not run" if evidence.agent.not_run else "",
         f"no row of {listed(missing, NAMED)}" if missing else "",
     ]
     accepted = ", ".join(filter(None, parts))
-    return dataclasses.replace(verdict, text=f"{verdict.text}; accepted: {accepted}") if accepted else verdict
+    return _Case(
+        dataclasses.replace(evidence, agent=now, tasks=own, excused=known),
+        remarks=[*([f"accepted: {accepted}"] if accepted else []), *remarks],
+    )
+
+
+def _remarks(
+    gate: Gate, before: AgentScore | None, baseline: Baseline | None, selection: Selection | None
+) -> list[str]:
+    """Return the names of the baseline's tasks that no longer exist, which don't block a gate, and what it lacks."""
+    if not gate.needs_baseline or baseline is None:
+        return []
+    tasks = () if before is None or selection is None else (score.task for score in before.tasks)
+    gone = sorted(task for task in tasks if selection is not None and task in selection.gone)
+    return [
+        *([f"gone: {listed(gone, NAMED)}"] if gone else []),
+        *([f"accepted: {baseline.lacks}"] if baseline.lacks else []),
+    ]
 
 
 def _all_expected_to_fail(summary: Summary, selection: Selection | None) -> bool:
     xfails = {agent.identity: {score.task for score in agent.xfails} for agent in summary.agents}
     selected = {} if selection is None else selection.tasks
     return bool(xfails) and all(tasks <= xfails.get(identity, set()) for identity, tasks in selected.items())
-
-
-def _with_gone(verdict: Verdict, before: AgentScore, selection: Selection) -> Verdict:
-    """Return the verdict with the names of the baseline's tasks that no longer exist. They don't block a gate."""
-    gone = sorted(selection.gone.intersection(score.task for score in before.tasks))
-    return dataclasses.replace(verdict, text=f"{verdict.text}; gone: {listed(gone, NAMED)}") if gone else verdict
 
 
 def _agents_without_rows(
@@ -445,5 +387,5 @@ def _agents_without_rows(
 def _unless_unfinished(agent: AgentScore, verdict: Verdict) -> Verdict:
     """Return undecided instead of passed if there is no result or a rollout has not run."""
     if verdict.passed and not (agent.graded and agent.rows >= agent.planned):
-        return Verdict(None, f"{verdict.text}{'' if _missing(agent) in verdict.text else _missing(agent)}")
+        return Verdict(None, f"{verdict.text}{'' if missing_clause(agent) in verdict.text else missing_clause(agent)}")
     return verdict

@@ -21,7 +21,7 @@ from pytest_core_rollouts.results.number_text import p_clause
 from pytest_core_rollouts.results.significance import LEVEL, fisher, holm
 
 if TYPE_CHECKING:
-    from pytest_core_rollouts.results.summary import TaskScore
+    from pytest_core_rollouts.results.scores import TaskScore
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class GroupHealth:
     all_zero: int
     alike: int  # all rewards equal, between 0 and 1
     empty: int  # no reward at all
+
+    @classmethod
+    def none(cls) -> GroupHealth:
+        """Return the counts without any group."""
+        return cls(0, 0, 0, 0, 0, 0, 0)
 
 
 def group_health(rows: Sequence[RolloutRecord]) -> GroupHealth:

@@ -16,7 +16,8 @@ from typing import Final
 
 from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.results.significance import SEED
-from pytest_core_rollouts.results.summary import AgentScore, Estimate, TaskScore, summarize
+from pytest_core_rollouts.results.scores import AgentScore, Estimate, TaskScore
+from pytest_core_rollouts.results.summary import summarize
 
 LEAST_RUNS: Final = 3
 """Runs that a change point needs on either side."""

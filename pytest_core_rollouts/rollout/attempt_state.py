@@ -154,6 +154,7 @@ def _identity(rollout: Rollout, attempt: int) -> dict[str, Any]:
         "attempt": attempt,
         "input_digest": task.input_digest,
         "grading_digest": task.grading_digest,
+        "tags": list(task.tags),
     }
 
 

@@ -16,6 +16,7 @@ from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, sli
 from pytest_core_rollouts.report.html import HtmlReport, HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import append_summary, markdown
 from pytest_core_rollouts.report.markdown import terminal as terminal_table
+from pytest_core_rollouts.report.verdicts import verdict_lines
 from pytest_core_rollouts.results.summary import Summary, summarize
 from pytest_core_rollouts.rollout.session_deletion import Sweep
 from pytest_core_rollouts.running import gates
@@ -64,8 +65,8 @@ class Ending:
             terminal.write_line(line, red=True)
         for line in self._notes():
             terminal.write_line(line)
-        for judgment in self.judged.judgments:
-            terminal.write_line(one_line(str(judgment)), red=not judgment.passed, green=bool(judgment.passed))
+        for line, verdict in verdict_lines(self.judged.judgments, aligned=True):
+            terminal.write_line(line, red=not verdict.passed, green=bool(verdict.passed))
         for hint in filter(None, (self._hint(), self._shard(), self._resume())):
             terminal.write_line(hint)
         here = config.invocation_params.dir
@@ -105,7 +106,7 @@ class Ending:
 
     @property
     def _collects(self) -> bool:
-        return any(gate.expression == "none" for gate in self.run.settings.gates)
+        return any(gate.kind == "none" for gate in self.run.settings.gates)
 
     def _resume(self) -> str | None:
         """Say how to get the missing results."""
@@ -201,7 +202,9 @@ def _write_markdown(report: Path | None, ending: Ending) -> None:
     if report is None and not page:
         return
     judged = ending.judged
-    text = markdown(ending.summary, verdicts=list(map(str, judged.judgments)), appendix=judged.changes())
+    text = markdown(
+        ending.summary, verdicts=[line for line, _ in verdict_lines(judged.judgments)], appendix=judged.changes()
+    )
     if report is not None:
         with _collect_os_error(f"--rollout-report: {report}", ending.problems):
             report.parent.mkdir(parents=True, exist_ok=True)

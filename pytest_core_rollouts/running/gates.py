@@ -12,8 +12,10 @@ from pytest_core_rollouts.collecting.selection import why_absent
 from pytest_core_rollouts.records.record import RecordsError
 from pytest_core_rollouts.report.changes import changes, detectable_changes
 from pytest_core_rollouts.results.comparison import Baseline, Comparison, comparisons, load_baseline, power
-from pytest_core_rollouts.results.gate import Identity, Judgment, Selection, judge
-from pytest_core_rollouts.results.summary import AgentScore, Summary, TaskScore
+from pytest_core_rollouts.results.gate import Identity, Judgment, Selection, judge, scope_problem
+from pytest_core_rollouts.results.gate_kinds import Gate, NoDrop
+from pytest_core_rollouts.results.scores import AgentScore, TaskScore
+from pytest_core_rollouts.results.summary import Summary
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.text import counted, listed, one_line
 
@@ -21,9 +23,10 @@ if TYPE_CHECKING:
     from pytest_core_rollouts.running.session_run import SessionRun
 
 
-def load_and_check(run: SessionRun) -> Baseline | None:
+def load_and_check(run: SessionRun, task_of: Callable[[str], Task | None]) -> Baseline | None:
     """Return the baseline, if one was given. Raises pytest.UsageError for a gate that can't be decided."""
     settings = run.settings
+    _set_tags(run, task_of)
     baseline = None
     if settings.baseline is not None:
         try:
@@ -35,8 +38,9 @@ def load_and_check(run: SessionRun) -> Baseline | None:
                 f"--rollout-baseline: {baseline.lacks}; finish that run with --rollout-resume, or accept this with "
                 "--rollout-allow-missing"
             )
-    most = max(counts["group"] for counts in run.planned.values())
     for gate in settings.gates:
+        scope = _scope(gate, run)
+        most = max(counts["group"] for (_, task), counts in run.planned.items() if scope is None or task in scope)
         if gate.needs_samples > most:
             raise pytest.UsageError(
                 f"--rollout-gate {gate.expression}: needs {gate.needs_samples} samples per task, but only {most} "
@@ -45,6 +49,24 @@ def load_and_check(run: SessionRun) -> Baseline | None:
         if gate.needs_baseline and baseline is not None:
             _require_agents(run, baseline, gate.expression)
     return baseline
+
+
+def _set_tags(run: SessionRun, task_of: Callable[[str], Task | None]) -> None:
+    """Set the tags of the selected tasks, if a gate judges some tasks only."""
+    if any(gate.scope is not None for gate in run.settings.gates):
+        ids = {task for tasks in run.agent_tasks.values() for task in tasks}
+        run.tags = {task_id: task.tags for task_id in sorted(ids) if (task := task_of(task_id)) is not None}
+
+
+def _scope(gate: Gate, run: SessionRun) -> frozenset[str] | None:
+    """Return the planned tasks that the gate judges; None for all. Raises pytest.UsageError if there are none."""
+    if gate.scope is None:
+        return None
+    tasks = {task for _, task in run.planned}
+    unknown = tasks - run.tags.keys()  # a controller does not know tasks that are made in files which only workers read
+    if not unknown and (problem := scope_problem(gate, {task: run.tags[task] for task in tasks})) is not None:
+        raise pytest.UsageError(f"--rollout-gate {gate.expression}: {problem}")
+    return gate.scope.ids(run.tags) | unknown
 
 
 def _require_agents(run: SessionRun, baseline: Baseline, gate: str) -> None:
@@ -68,10 +90,22 @@ def preflight_lines(run: SessionRun, task_of: Callable[[str], Task | None]) -> I
     yield from _replayed(run)
     yield from _taken_out(run)
     baseline = run.baseline
-    if baseline is None or not any(gate.expression == "baseline" for gate in run.settings.gates):
+    if baseline is None:
         return
+    for gate in run.settings.gates:
+        if isinstance(gate, NoDrop):
+            yield from _detectable(run, baseline, gate, task_of)
+
+
+def _detectable(
+    run: SessionRun, baseline: Baseline, gate: Gate, task_of: Callable[[str], Task | None]
+) -> Iterator[str]:
+    """Yield which changes the gate `baseline` can detect. Raises pytest.UsageError if nothing can be compared."""
+    scope = _scope(gate, run)
     samples: dict[Identity, dict[str, int]] = {}
     for task, agent, _ in run.selected.values():
+        if scope is not None and task not in scope:
+            continue
         of_agent = samples.setdefault((agent.harness, agent.model, agent.name), {})
         of_agent[task] = of_agent.get(task, 0) + 1
     blind = True
@@ -82,11 +116,11 @@ def preflight_lines(run: SessionRun, task_of: Callable[[str], Task | None]) -> I
         seen = power((score.graded, score.solved, planned[score.task]) for score in same)
         whose = f" ({before.label})" if len(samples) > 1 else ""
         if seen.tasks:
-            yield from (f"gate baseline{whose} can {sight}" for sight in detectable_changes(seen))
+            yield from (f"gate {gate.expression}{whose} can {sight}" for sight in detectable_changes(seen))
     if blind:
         raise pytest.UsageError(
-            f"--rollout-gate baseline: {baseline.path} has no results of the selected tasks as they are now, so "
-            "nothing can be compared; select other tasks, or run once without this gate to get a baseline"
+            f"--rollout-gate {gate.expression}: {baseline.path} has no results of the selected tasks as they are now, "
+            "so nothing can be compared; select other tasks, or run once without this gate to get a baseline"
         )
 
 
@@ -161,7 +195,7 @@ def judge_run(run: SessionRun, summary: Summary) -> GateResults:
 def _selection(run: SessionRun) -> Selection:
     """Return which tasks the run was to have, and why it has no rollouts of others that the baseline has."""
     if run.baseline is None:
-        return Selection(run.agent_tasks)
+        return Selection(run.agent_tasks, tags=run.tags)
     left_out: dict[Identity, frozenset[str]] = {}
     gone: set[str] = set()
     known = {score.task for agent in run.baseline.summary.agents for score in agent.tasks}
@@ -170,4 +204,4 @@ def _selection(run: SessionRun) -> Selection:
         why = {task: why_absent(run.config, run.found, task, agents) for task in known - tasks}
         left_out[identity] = frozenset(task for task, reason in why.items() if reason == "left out")
         gone |= {task for task, reason in why.items() if reason == "gone"}
-    return Selection(run.agent_tasks, left_out, frozenset(gone))
+    return Selection(run.agent_tasks, left_out, frozenset(gone), run.tags)

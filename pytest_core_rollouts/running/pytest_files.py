@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_core_rollouts.results.gate import Judgment, Verdict
+from pytest_core_rollouts.results.gate import Judgment
 from pytest_core_rollouts.results.summary import Summary
 from pytest_core_rollouts.text import one_line
 
@@ -31,9 +31,7 @@ def add_to_junit(path: Path, summary: Summary, judgments: Iterable[Judgment]) ->
         raise ValueError("no <testsuite> in it")
     _add_figures(suite, summary)
     for judgment in judgments:
-        by_agent = judgment.by_agent or {"": Verdict(judgment.passed, judgment.text)}  # nothing has run
-        for agent, verdict in by_agent.items():
-            name = judgment.gate if len(by_agent) == 1 else f"{judgment.gate} [{agent}]"
+        for name, verdict in judgment.rows:
             case = ElementTree.SubElement(suite, "testcase", classname=CLASS_NAME, name=name, time="0.000")
             if not verdict.passed:
                 text = one_line(str(Judgment(name, verdict.passed, verdict.text)))

@@ -102,6 +102,8 @@ class SessionRun(ResultSource):
         """Task id, agent and sample of every selected rollout, by rollout id."""
         self.agent_tasks: dict[Identity, frozenset[str]] = {}
         """The task ids of each agent, including those of skipped rollouts."""
+        self.tags: dict[str, tuple[str, ...]] = {}
+        """The tags of these tasks, if a gate judges some tasks only."""
         self.planned: dict[tuple[str, str], dict[str, int]] = {}
         self.found = NOTHING_LEFT_OUT
         self.resume_plan: Plan | None = None
@@ -178,7 +180,7 @@ class SessionRun(ResultSource):
             self.ready = True
             return
         self._refuse_known_rows()
-        self.baseline = gates.load_and_check(self)
+        self.baseline = gates.load_and_check(self, task_of)
         self.preflight_lines = list(gates.preflight_lines(self, task_of))
         if self.needs_core and (fewer := affordable(self.concurrency)) < self.concurrency:
             self.preflight_lines.append(

@@ -154,6 +154,7 @@ def test_the_agents_of_one_file_are_compared(tmp_path: Path, capfd: pytest.Captu
         (["report", "empty.jsonl"], "empty.jsonl: no rows"),
         (["report", "x.jsonl", "--gate", "mean"], "--gate: unknown gate 'mean'; use each, none, mean>=X,"),
         (["report", "x.jsonl", "--gate", "baseline"], "--gate baseline: requires a baseline; add --baseline FILE"),
+        (["report", "x.jsonl", "--gate", "mean[tag:sql]>=1"], "no selected task has such a tag; the tasks have no tags"),
         (["report", "x.jsonl", "--baseline", "empty.jsonl"], "--baseline: empty.jsonl: no graded rollouts"),
         (["compare", "x.jsonl"], "x.jsonl: has only one agent, codex; add a second file to compare with"),
         (["compare", "x.jsonl::y", "x.jsonl"], "x.jsonl: unknown agent 'y'; choose from codex"),
@@ -220,7 +221,8 @@ def test_an_agent_file_called_like_a_harness_is_judged_apart_from_it(
     path = written(tmp_path / "x.jsonl", *rows)
     code, text, _ = run_command(capfd, "report", path, "--gate", "mean>=0.9")
     assert code == 1
-    assert "failed: codex dddddd: 0.500 &lt; 0.9; codex dddddd (2): 1.000 &gt;= 0.9\n" in text
+    assert "- gate mean&gt;=0.9 \\[codex dddddd\\]: failed: 0.500 &lt; 0.9\n" in text
+    assert "- gate mean&gt;=0.9 \\[codex dddddd (2)\\]: passed: 1.000 &gt;= 0.9\n" in text
     assert "| task (solved/graded) | codex dddddd | codex dddddd (2) |\n" in text
     assert "| t                    |          0/4 |              4/4 |\n" in text
 

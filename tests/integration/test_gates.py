@@ -32,7 +32,8 @@ def answering(core: FakeCore, **by_task: Sequence[bytes | Script]) -> None:
 
 
 def gate_lines(result: pytest.RunResult) -> list[str]:
-    return [line for line in result.outlines if line.startswith("gate ")]
+    """The verdicts, without the spaces that align them."""
+    return [" ".join(line.split()) for line in result.outlines if line.startswith("gate ")]
 
 
 # Exit codes
@@ -372,3 +373,55 @@ def test_junit_and_lf_follow_the_verdict(project: Project, core: FakeCore, worke
     core.script = lambda body: Script(answer=RIGHT)
     assert project.run_apart(*args, *workers).ret == 0
     assert len(node_ids(project.run_apart(*args, "--lf", "--collect-only", "-q"))) == 3
+
+
+# Scopes
+
+
+def test_scoped_gates_judge_their_tasks_and_rows_know_the_tags(
+    project: Project, core: FakeCore, capfd: pytest.CaptureFixture[str]
+) -> None:
+    project.task("sql/a", yaml="tags: [sql, core]\n")
+    project.task("sql/b", yaml="tags: [sql]\n")
+    project.task("web")
+    core.script = lambda body: Script(answer=WRONG if "Do sql/b." in json.dumps(body) else RIGHT)
+    gates = ["mean[tag:core]>=1", "each[task:web,sql/a]", "mean[tag:sql]>=0.6"]
+    args = [arg for gate in gates for arg in ("--rollout-gate", gate)]
+    result = project.run("tasks", *args, "--rollout-report", "r.md", "--rollout-out", "runs/x.jsonl")
+    assert result.ret == 1
+    assert outcomes(result) == {"solved": 2, "unsolved": 1}
+    assert gate_lines(result) == [
+        "gate mean[tag:core]>=1: passed: 1.000 >= 1",
+        "gate each[task:web,sql/a]: passed: 2 of 2 rollouts solved",
+        "gate mean[tag:sql]>=0.6: failed: 0.500 < 0.6",
+    ]
+    rows = [json.loads(line) for line in (project.path / "runs/x.jsonl").read_text().splitlines()]
+    assert {row["task"]: row["tags"] for row in rows} == {"sql/a": ["sql", "core"], "sql/b": ["sql"], "web": []}
+    capfd.readouterr()
+    file = str(project.path / "runs/x.jsonl")
+    assert main(["report", file, *(arg.replace("rollout-gate", "gate") for arg in args)]) == 1
+    assert capfd.readouterr().out == (project.path / "r.md").read_text()
+    assert main(["report", file, "--by", "tag", "--by", "agent"]) == 0
+    out = capfd.readouterr().out
+    assert "| core     | codex |     1 |    1/1 |       1.000 |            - |          1/1 |     30 |\n" in out
+    assert "| sql      | codex |     2 |    2/2 |       0.500 |  0.000-1.000 |          1/2 |     60 |\n" in out
+    assert "| (no tag) | codex |     1 |    1/1 |       1.000 |            - |          1/1 |     30 |\n" in out
+    assert main(["report", file, "--baseline", file, "--by", "tag", "--gate", "baseline[tag:sql]"]) == 0
+    assert "| sql      | codex |     2 |  0.500 | 0.500 |  0.000 |             1 |\n" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("gate", "samples", "error"),
+    [
+        ("mean[tag:x]>=1", "1", "no selected task has such a tag; choose from sql"),
+        ("mean[task:sql]>=1", "1", "no selected task has such an id; choose from sql/a"),
+        ("pass@2[tag:sql]>=1", "1", "needs 2 samples per task, but only 1 is planned"),
+        ("mean[label:x]>=1", "1", "unknown scope [label:x]; use [tag:NAME,...] or [task:ID,...]"),
+    ],
+)
+def test_an_empty_scope_is_a_usage_error_before_anything_starts(
+    project: Project, core: FakeCore, gate: str, samples: str, error: str
+) -> None:
+    project.task("sql/a", yaml="tags: [sql]\n")
+    assert error in usage_error(project.run("tasks", "--samples", samples, "--rollout-gate", gate))
+    assert not core.sessions

@@ -6,7 +6,8 @@ import random
 from fractions import Fraction
 from typing import Any
 
-from pytest_core_rollouts.results.summary import AgentScore, Estimate, summarize
+from pytest_core_rollouts.results.scores import AgentScore, Estimate
+from pytest_core_rollouts.results.summary import summarize
 from tests.support.rows import run
 from tests.support.tables import rows
 

@@ -25,8 +25,9 @@ from pytest_core_rollouts.results.comparison import (
     newest_versions,
     power,
 )
+from pytest_core_rollouts.results.scores import AgentScore
 from pytest_core_rollouts.results.significance import LeastDrop
-from pytest_core_rollouts.results.summary import AgentScore, summarize
+from pytest_core_rollouts.results.summary import summarize
 from pytest_core_rollouts.training.groups import advantages
 from tests.support.rows import run
 
