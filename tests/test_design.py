@@ -58,7 +58,9 @@ INSIDE = {
         "late_usage turn_watch dialects stopping witnesses"
     ),
     "report": "__init__ history html html_data by changes markdown verdicts cells progress",
-    "results": "__init__ history gate gate_kinds scope comparison summary scores health number_text passing significance",
+    "results": (
+        "__init__ history gate gate_kinds scope comparison summary scores health number_text passing significance"
+    ),
     "training": "__init__ lines sequences conversations captures groups",
     "agents_api": "__init__ client sse transport address responses retry errors fault_policies types",
     "records": "__init__ rows kept_files kept_folders record why jsonable masking",

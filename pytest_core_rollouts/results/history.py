@@ -15,8 +15,8 @@ from fractions import Fraction
 from typing import Final
 
 from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.results.significance import SEED
 from pytest_core_rollouts.results.scores import AgentScore, Estimate, TaskScore
+from pytest_core_rollouts.results.significance import SEED
 from pytest_core_rollouts.results.summary import summarize
 
 LEAST_RUNS: Final = 3

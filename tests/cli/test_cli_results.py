@@ -154,7 +154,7 @@ def test_the_agents_of_one_file_are_compared(tmp_path: Path, capfd: pytest.Captu
         (["report", "empty.jsonl"], "empty.jsonl: no rows"),
         (["report", "x.jsonl", "--gate", "mean"], "--gate: unknown gate 'mean'; use each, none, mean>=X,"),
         (["report", "x.jsonl", "--gate", "baseline"], "--gate baseline: requires a baseline; add --baseline FILE"),
-        (["report", "x.jsonl", "--gate", "mean[tag:sql]>=1"], "no selected task has such a tag; the tasks have no tags"),
+        (["report", "x.jsonl", "--gate", "mean[tag:q]>=1"], "--gate mean[tag:q]>=1: no selected task has such a tag;"),
         (["report", "x.jsonl", "--baseline", "empty.jsonl"], "--baseline: empty.jsonl: no graded rollouts"),
         (["compare", "x.jsonl"], "x.jsonl: has only one agent, codex; add a second file to compare with"),
         (["compare", "x.jsonl::y", "x.jsonl"], "x.jsonl: unknown agent 'y'; choose from codex"),
