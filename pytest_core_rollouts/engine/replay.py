@@ -8,7 +8,8 @@ its result. The new rows name the old ones in `settings.replay_of`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,6 +51,10 @@ class Replay:
     """Offsets of the rows in the file."""
     read: Mapping[int, RolloutRecord] = field(default_factory=dict, repr=False)
     """The rows with short answers by their offset, without trajectories: they need not be read again."""
+    lacking: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """By task id and agent's slug, how many rollouts the runs had planned that have no row."""
+    lacking_tasks: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By agent's slug, the numbers of rollouts that were planned of tasks without any row, one number for each task."""
 
     @classmethod
     def open(cls, path: Path) -> Replay:
@@ -70,15 +75,33 @@ class Replay:
                 (located[position][0], record)
             )
         rows: dict[str, dict[tuple[str, int], int]] = {}
+        lacking: dict[tuple[str, str], int] = {}
         for (task, slug), runs in groups.items():
             start = 0
+            planned = [max(record.planned.get("group", 0) for _, record in one) - len(one) for one in runs.values()]
+            lacking[task, slug] = sum(max(0, count) for count in planned)
             for records in runs.values():
                 for offset, record in records:
                     rows.setdefault(task, {})[slug, start + record.sample] = offset
                 start += max(record.sample for _, record in records) + 1
         if not rows:
             raise RecordsError(f"{path}: holds no rollouts to grade again")
-        return cls(path, tuple(agents.values()), rows, read)
+        return cls(path, tuple(agents.values()), rows, read, lacking, _lacking_tasks(groups))
+
+    def missing(self, selected: Iterable[tuple[str, str, int]]) -> Iterator[tuple[str, str]]:
+        """Yield agent and task of each planned rollout without a row, so that no gate passes over it.
+
+        `selected`: task, agent's slug and sample of the rows that are graded again. Of a group or a file of which only
+        a part was selected, the rest was left out on purpose. Tasks without any row have no name.
+        """
+        chosen = Counter((task, slug) for task, slug, _ in selected)
+        for (task, slug), count in chosen.items():
+            if count == sum(agent == slug for agent, _ in self.rows.get(task, ())):
+                yield from [(slug, task)] * self.lacking.get((task, slug), 0)
+        if chosen.total() == self.size:
+            for slug, counts in self.lacking_tasks.items():
+                for number, count in enumerate(counts):
+                    yield from [(slug, f"?{number}")] * count
 
     @property
     def size(self) -> int:
@@ -94,6 +117,27 @@ class Replay:
         """The row that the rollout stands for, but for its trajectory. Raises RecordsError."""
         offset = self.rows[rollout.task.id][rollout.agent.slug, rollout.sample]
         return self.read.get(offset) or record_at(self.path, offset)
+
+
+def _lacking_tasks(
+    groups: Mapping[tuple[str, str], Mapping[str, Sequence[tuple[int, RolloutRecord]]]],
+) -> dict[str, list[int]]:
+    """Return by agent how many rollouts were planned of tasks without any row: one number for each such task."""
+    plans: dict[tuple[str, str], list[Mapping[str, int]]] = {}
+    for (_, slug), runs in groups.items():
+        for run_id, records in runs.items():
+            plans.setdefault((slug, run_id), []).append(max((one.planned for _, one in records), key=_group_size))
+    found: dict[str, list[int]] = {}
+    for (slug, _), of_groups in plans.items():
+        tasks = max(plan.get("tasks", 0) for plan in of_groups) - len(of_groups)
+        rollouts = max(plan.get("agent", 0) for plan in of_groups) - sum(map(_group_size, of_groups))
+        if tasks > 0 and rollouts >= tasks:
+            found.setdefault(slug, []).extend([rollouts - tasks + 1, *[1] * (tasks - 1)])
+    return found
+
+
+def _group_size(planned: Mapping[str, int]) -> int:
+    return planned.get("group", 0)
 
 
 class Source(Protocol):

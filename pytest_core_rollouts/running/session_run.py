@@ -168,7 +168,10 @@ class SessionRun(ResultSource):
         for task_id, agent, _ in (*(self.selected.values() if chosen is None else chosen), *taken_out):
             identity = agent.harness, agent.model, agent.name
             self.agent_tasks[identity] = self.agent_tasks.get(identity, frozenset()) | {task_id}
-        self.planned = count_planned((agent.slug, task_id) for task_id, agent, _ in planned)
+        pairs = [(agent.slug, task_id) for task_id, agent, _ in planned]
+        if self.settings.replay is not None:
+            pairs += self.settings.replay.missing((task, agent.slug, n) for task, agent, n in self.selected.values())
+        self.planned = count_planned(pairs)
         split = self.config.stash.get(split_key, None)
         self.store.set_plan(self.run_id, self.planned, None if split is None else split.digest)
         if not self.selected:

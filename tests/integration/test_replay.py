@@ -102,7 +102,7 @@ def test_the_new_row_names_its_source_and_keeps_the_agent(project: Project) -> N
     assert one["rollout_id"] == f"{one['run_id']}.a.codex-default.0"
     assert one["grading_digest"] not in ("", "g")
     assert one["items"] is None
-    assert one["planned"] == {"run": 1, "agent": 1, "tasks": 1, "group": 9}  # the group is the recorded one
+    assert one["planned"] == {"run": 9, "agent": 9, "tasks": 1, "group": 9}  # as it was recorded
     assert one["group_id"] == f"{OLD}.a.codex-default"
     assert one["notes"] == [
         "graded again: the task's instruction, files or environment are not what the agent was given"
@@ -211,6 +211,30 @@ def test_groups_of_several_runs_are_not_merged(project: Project) -> None:
     project.run(*REPLAY, "--rollout-gate", "none")
     groups = select(read_rows(project.results, items=False), Choice()).groups
     assert [(group.used, group.complete, group.mean) for group in groups] == [(2, True, 0.5)] * 2
+
+
+@pytest.mark.usefixtures("no_core")
+def test_no_gate_passes_over_what_the_replayed_file_lacks(project: Project) -> None:
+    """Rows that were planned and never ran, or were cut off, are missing in a replay as in a report."""
+    planned = {"run": 6, "agent": 6, "tasks": 3, "group": 2}
+    rows = [row(task, sample, 1.0, {"x": 1}, planned=planned) for task in "abc" for sample in (0, 1)]
+    for task in "abc":
+        project.task(task)
+    cut = {"a row": rows[:5], "a task": rows[:4], "both": rows[1:3], "nothing": rows}
+    for what, kept in cut.items():
+        path = old(project, *kept, name=f"{what[-4:].strip()}.jsonl")
+        missing = len(rows) - len(kept)
+        for workers in ((), ("-n", "2")) if what == "both" else ((),):
+            result = project.run("--rollout-replay", str(path), "--rollout-gate", "mean>=0.1", *workers)
+            [line] = [line for line in result.outlines if line.startswith("gate mean>=0.1: ")]
+            assert (f"{missing} did not run" in line, result.ret) == (bool(missing), int(bool(missing))), (what, line)
+        gates = ("--rollout-gate", "mean>=0.1", "--rollout-allow-missing")
+        assert project.run("--rollout-replay", str(path), *gates).ret == 0
+    path = project.path / "both.jsonl"
+    part = project.run("--rollout-replay", str(path), "--rollout-task", "b", "--rollout-gate", "mean>=0.1")
+    assert part.ret == 1, "b lacks a sample"
+    part = project.run("--rollout-replay", "row.jsonl", "--rollout-task", "b", "--rollout-gate", "mean>=0.1")
+    assert part.ret == 0, "the user left out the task that lacks one"
 
 
 REPLAYED = {
