@@ -73,7 +73,9 @@ CODES = {
 VERDICTS = {
     "main": "gate pass@2>=0.5: passed: 0.500 >= 0.5",  # a always solved, b never
     "low": "gate pass@2>=0.6: failed: 0.500 < 0.6",
-    "no-worse": "gate baseline: passed: mean reward 0.500 -> 0.500 over 2 tasks, no significant drop (p = 1, one-sided)",
+    "no-worse": (
+        "gate baseline: passed: mean reward 0.500 -> 0.500 over 2 tasks, no significant drop (p = 1, one-sided)"
+    ),
     "lost": "gate lost<=0: failed: 1 lost that the baseline always solves: a",
     "undecided": (
         "gate mean>=0.8: undecided: 0.500 to 1.000, as those turn out that have no reward (1 without a reward)"
