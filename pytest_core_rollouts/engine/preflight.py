@@ -82,6 +82,11 @@ def check_instruction(task: Task, agent: Agent) -> None:
         )
 
 
+def searches_web(agent: Agent) -> bool:
+    """Return whether the agent has a tool that searches the web, which its server does and not its sandbox."""
+    return any(str(tool.get("type")).startswith("web_search") for tool in agent.tools)
+
+
 def model_key(agent: Agent, environ: Mapping[str, str] = os.environ) -> str | None:
     """Return the key for the agent's model endpoint; None without one. Raises MatrixError if the key is missing."""
     if agent.base_url is None or agent.api_key is not None:

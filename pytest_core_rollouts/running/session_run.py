@@ -25,6 +25,7 @@ from pytest_core_rollouts.engine.core_access import CoreAccess, CoreError, CoreU
 from pytest_core_rollouts.engine.host import Host
 from pytest_core_rollouts.engine.parts import Parts
 from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, affordable
+from pytest_core_rollouts.engine.preflight import searches_web
 from pytest_core_rollouts.engine.resume import Plan, Resumed, Verdict, mark_run, resume_command
 from pytest_core_rollouts.engine.store import RowStore
 from pytest_core_rollouts.options.settings import Settings
@@ -195,6 +196,8 @@ class SessionRun(ResultSource):
             self.resume_plan = Plan(self.selected, verdicts, self.core.name)
             self.preflight_lines += self.resume_plan.lines()
             self.preflight_lines += [self.resumed.truncated_tail] if self.resumed.truncated_tail else []
+        if self.needs_core:
+            self.preflight_lines += self._unsealed(task_of)
         self._prepare_engine(tasks, places)
         try:
             self.out.parent.mkdir(parents=True, exist_ok=True)
@@ -202,6 +205,20 @@ class SessionRun(ResultSource):
             mark_run(self.out, self.run_id)  # a run that is killed before its first row can still be resumed
         except OSError as error:
             raise pytest.UsageError(f"{self.out}: can't be created: {error.strerror or error}") from None
+
+    def _unsealed(self, task_of: Callable[[str], Task | None]) -> list[str]:
+        """Warn of agents that can search the web although the network is disabled: the search runs elsewhere."""
+        found: dict[str, set[str]] = {}
+        for task_id, agent, _ in self.selected.values():
+            if searches_web(agent):
+                task = task_of(task_id)
+                if self.settings.network.resolve(None if task is None else task.network).access == "disabled":
+                    found.setdefault(agent.where, set()).add(task_id)
+        return [
+            f"warning: {agent}: its tool web_search reaches the web although the network is disabled "
+            f"({counted(len(task_ids), 'task')}); remove it, or enable the network"
+            for agent, task_ids in found.items()
+        ]
 
     def _refuse_known_rows(self) -> None:
         """Raise pytest.UsageError if the file has rows of a run of this name: they would be counted twice."""

@@ -50,6 +50,21 @@ def test_a_key_is_not_enough_to_run_on_the_service(
     assert usage_error(project.run("tasks", "--model", "gpt-6-astra")).startswith("no Core configured")
 
 
+def test_an_agent_that_searches_the_web_is_not_sealed(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    project.task("b")
+    project.task("open", yaml="network: enabled\n")
+    project.write("search.yaml", "model: gpt-6-astra\ntools: [{type: web_search}]\n")
+    warning = (
+        "warning: agent search: its tool web_search reaches the web although the network is disabled (2 tasks); "
+        "remove it, or enable the network"
+    )
+    result = project.run(*RUN, "--rollout-agent", "search.yaml")
+    assert [line for line in result.outlines if line.startswith("warning: ")] == [warning], text_of(result)
+    assert "warning: " not in text_of(project.run(*RUN))
+    assert "warning: " not in text_of(project.run(*RUN, "--rollout-agent", "search.yaml", "-k", "open"))
+
+
 def has_rows(project: Project, count: int) -> bool:
     return sum(path.read_bytes().count(b"\n") for path in project.results) >= count
 
