@@ -341,7 +341,10 @@ class SessionRun(ResultSource):
         """Start the items' rollouts as places become free."""
         rollouts = [self._plan_item(item) for item in items]
         self._submitted |= {rollout.rollout_id for rollout in rollouts}
-        self.host.submit_rollouts(rollouts, run=self._results, maybe_finished=self._link.maybe_finished())
+        # A run that was given its id may be a second try at one whose rows went with its machine.
+        all_ids = {rollout.rollout_id for rollout in rollouts} if self.settings.run_id is not None else set()
+        maybe_finished = all_ids.union(self._link.maybe_finished())
+        self.host.submit_rollouts(rollouts, run=self._results, maybe_finished=maybe_finished)
 
     def _plan_item(self, item: RolloutItem) -> Rollout:
         """Return the item's rollout, and grade its task by the hooks of its folder from now on."""

@@ -38,8 +38,17 @@ def test_the_sessions_of_the_run_are_deleted_and_no_others(core: FakeCore, capsy
     assert main(["reap", RUN_ID]) == 0
     assert undeleted(core) == others
     assert sorted(capsys.readouterr().out.splitlines()) == [f"deleted {one}" for one in mine]
-    assert main(["reap", RUN_ID]) == 0
+    assert main(["reap", RUN_ID, "--core", "openai"]) == 0, "through the gateway that OPENAI_BASE_URL names"
     assert capsys.readouterr().out == f"no Sessions of {RUN_ID} found\n"
+
+
+def test_openai_s_own_service_is_asked_by_its_name(
+    core: FakeCore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert main(["reap", RUN_ID, "--core", "openai"]) == 4
+    assert "no API key for the Core at https://api.openai.com/v1; set OPENAI_API_KEY" in capsys.readouterr().err
 
 
 def test_young_sessions_can_be_kept(core: FakeCore, capsys: pytest.CaptureFixture[str]) -> None:

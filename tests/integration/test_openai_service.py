@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -108,6 +109,35 @@ def test_a_run_that_is_killed_before_its_create_is_answered_resumes_with_that_se
     result = project.run_apart(*RUN, "--rollout-resume", str(path))
     assert outcomes(result) == {"passed": 1}, text_of(result)
     assert [row["session_id"] for row in rows(project)] == list(core.sessions)
+    assert core.counts["create"] == 1
+
+
+@pytest.mark.slow
+def test_an_interrupt_before_a_create_is_answered_leaves_no_session(project: Project, core: FakeCore) -> None:
+    project.task()
+    core.script = lambda body: Script(never_ends=True)
+    hang_once(core)
+    with Running(project, *RUN) as running:
+        until(lambda: core.sessions, "a Session")
+        running.signal(signal.SIGINT)
+        ended = running.end()
+    assert ended.code == 2, ended.text
+    assert [session.deleted for session in core.sessions.values()] == [True], ended.text
+
+
+@pytest.mark.slow
+def test_a_named_run_that_lost_its_rows_adopts_its_session(project: Project, core: FakeCore) -> None:
+    project.task()
+    hang_once(core)
+    named = (*RUN, "--rollout-run", "nightly-7")
+    with Running(project, *named) as running:
+        until(lambda: core.sessions, "a Session")
+        kill(running.pid)
+        running.process.wait()
+    for path in project.results:
+        path.unlink()
+    result = project.run_apart(*named)
+    assert outcomes(result) == {"passed": 1}, text_of(result)
     assert core.counts["create"] == 1
 
 
