@@ -116,8 +116,21 @@ def test_other_tests_keep_their_order_and_fixtures_end_when_they_should(paced: P
     ]
 
 
-@pytest.mark.parametrize(("limit", "failed"), [("-x", 1), ("--maxfail=2", 2)])
-@pytest.mark.parametrize("workers", [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "2")], ids=len)
+ONE_EACH = ("-n", "2", "--rollout-concurrency", "2")
+
+
+@pytest.mark.parametrize(
+    ("limit", "failed", "workers"),
+    [
+        ("-x", 1, ()),
+        ("--maxfail=2", 2, ("-n", "2")),
+        ("-x", 1, ONE_EACH),
+        pytest.param("--maxfail=2", 2, (), marks=pytest.mark.slow),
+        pytest.param("-x", 1, ("-n", "2"), marks=pytest.mark.slow),
+        pytest.param("--maxfail=2", 2, ONE_EACH, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_maxfail_stops_the_rollouts_in_flight(
     project: Project, core: FakeCore, limit: str, failed: int, workers: tuple[str, ...]
 ) -> None:
@@ -175,8 +188,16 @@ def test_the_reported_duration_is_that_of_the_rollout(paced: Project, workers: t
     assert {str(case.get("classname")).split(".")[1]: float(case.get("time") or -1) for case in cases} == rounded
 
 
-@pytest.mark.parametrize("how", ["fd", "sys", "no", "tee-sys"])
-@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "worker"])
+@pytest.mark.parametrize(
+    ("how", "workers"),
+    [
+        ("fd", ("-n", "1")),
+        ("sys", ()),
+        *(pytest.param(how, (), marks=pytest.mark.slow) for how in ("fd", "no", "tee-sys")),
+        *(pytest.param(how, ("-n", "1"), marks=pytest.mark.slow) for how in ("sys", "no", "tee-sys")),
+    ],
+    ids=str,
+)
 def test_every_capture_mode_works_with_rollouts(
     project: Project, core: FakeCore, how: str, workers: tuple[str, ...]
 ) -> None:
@@ -189,14 +210,19 @@ def test_every_capture_mode_works_with_rollouts(
     assert result.ret == 1
 
 
+REST = ("junitxml", "cacheprovider", "setuponly", "stepwise", "logging", "capture")
+
+
 @pytest.mark.parametrize(
-    "without", ["xdist", "terminal", "junitxml", "cacheprovider", "setuponly", "stepwise", "logging", "capture"]
+    "without",
+    [("xdist",), ("terminal",), REST, *(pytest.param((name,), marks=pytest.mark.slow) for name in REST)],
+    ids=" ".join,
 )
-def test_rollouts_run_without_each_plugin_of_pytest(project: Project, core: FakeCore, without: str) -> None:
+def test_rollouts_run_without_each_plugin_of_pytest(project: Project, core: FakeCore, without: tuple[str, ...]) -> None:
     project.task("a")
     project.task("b")
     wrong_for(core, "b")
-    result = project.run_apart("tasks", "-p", f"no:{without}")
+    result = project.run_apart("tasks", *(f"-pno:{name}" for name in without))
     assert result.ret == 1, text_of(result)
     assert "INTERNALERROR" not in text_of(result)
     assert {row["task"]: row["reward"] for row in project.records} == {"a": 1.0, "b": 0.0}
@@ -238,29 +264,29 @@ def test_stepwise_works_without_rollouts(project: Project) -> None:
     assert outcomes(result) == {"passed": 1, "deselected": 2}
 
 
-SKIPS = {
-    "skip": "item.add_marker(pytest.mark.skip(reason='no'))",
-    "skipif": "item.add_marker(pytest.mark.skipif(True, reason='no'))",
-    "a text": "item.add_marker(pytest.mark.skipif('1 > 0', reason='no'))",
-}
+SKIPS = (
+    "item.add_marker(pytest.mark.skip(reason='no'))",
+    "item.add_marker(pytest.mark.skipif(True, reason='no'))",
+    "item.add_marker(pytest.mark.skipif('1 > 0', reason='no'))",
+)
 HOOK = """
 import pytest
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if "tasks/a/" in item.nodeid:
-            {}
 """
 
 
-@pytest.mark.parametrize("how", SKIPS)
-@pytest.mark.parametrize("workers", [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "2")], ids=len)
-def test_skipped_rollouts_are_not_started(project: Project, core: FakeCore, how: str, workers: tuple[str, ...]) -> None:
-    project.task("a")
+@pytest.mark.parametrize("workers", [(), ("-n", "2"), ONE_EACH], ids=len)
+def test_skipped_rollouts_are_not_started(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     project.task("b")
-    project.write("conftest.py", HOOK.format(SKIPS[how]))
+    hook = HOOK
+    for number, marking in enumerate(SKIPS):
+        project.task(f"skipped-{number}")
+        hook += f"        if 'tasks/skipped-{number}/' in item.nodeid:\n            {marking}\n"
+    project.write("conftest.py", hook)
     result = project.run("tasks", *workers)
-    assert outcomes(result) == {"passed": 1, "skipped": 1}, text_of(result)
+    assert outcomes(result) == {"passed": 1, "skipped": len(SKIPS)}, text_of(result)
     assert result.ret == 0
     assert [session.metadata["task"] for session in core.sessions.values()] == ["b"]
 

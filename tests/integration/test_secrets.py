@@ -72,8 +72,16 @@ LOUD = (
 )
 
 
-@pytest.mark.parametrize("items", ["inline", "files"])
-@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=len)
+@pytest.mark.parametrize(
+    ("workers", "items"),
+    [
+        ((), "inline"),
+        (("-n", "1"), "files"),
+        pytest.param((), "files", marks=pytest.mark.slow),
+        pytest.param(("-n", "1"), "inline", marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_keys_are_in_no_output_and_no_file(
     secretive: Project, core: FakeCore, workers: tuple[str, ...], items: str
 ) -> None:
@@ -193,29 +201,26 @@ def hidden(project: Project, *args: str) -> pytest.RunResult:
     return result
 
 
+GRADERS = {
+    "note": f"return Grade(0.0, (Reason('x', '{CANARY}', 1),), note='expected {CANARY}')",
+    "assert": f"assert answer.value == {{'x': '{CANARY}'}}, 'not {CANARY}'",
+    "fail": f"import pytest; pytest.fail('not {CANARY}')",
+}
+
+
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=len)
-@pytest.mark.parametrize(
-    "grader",
-    [
-        f"return Grade(0.0, (Reason('x', '{CANARY}', 1),), note='{CANARY} was due')",
-        f"assert answer.value == {{'x': '{CANARY}'}}, 'not {CANARY}'",
-        f"import pytest; pytest.fail('not {CANARY}')",
-    ],
-    ids=["note", "assert", "fail"],
-)
-def test_texts_of_the_project_s_graders_are_hidden(
-    project: Project, core: FakeCore, grader: str, workers: tuple[str, ...]
-) -> None:
-    project.task("a")
-    project.write("tasks/a/grader.py", GRADER.format(grader))
+def test_texts_of_the_project_s_graders_are_hidden(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
+    for name, grader in GRADERS.items():
+        project.task(name)
+        project.write(f"tasks/{name}/grader.py", GRADER.format(grader))
     result = hidden(project, *workers)
-    assert outcomes(result) in ({"failed": 1}, {"errors": 1}), text_of(result)
-    [row] = project.records
-    if row["status"] == "error":
-        assert "its text left out (--rollout-hide-expected) (grader.py:6)" in row["error"]
-    else:
-        assert row["reasons"] == [{"path": "x", "expected": "(hidden)", "answered": 1}]
-        assert row["notes"] == ["the grader's note is (hidden)"]
+    rows = {row["task"]: row for row in project.records}
+    assert rows.keys() == GRADERS.keys(), text_of(result)
+    assert rows["note"]["reasons"] == [{"path": "x", "expected": "(hidden)", "answered": 1}]
+    assert rows["note"]["notes"] == ["the grader's note is (hidden)"]
+    for name in ("assert", "fail"):
+        assert rows[name]["status"] == "error"
+        assert "its text left out (--rollout-hide-expected) (grader.py:6)" in rows[name]["error"]
 
 
 def test_expected_values_are_hidden_in_the_rows_of_a_resume_and_a_replay(project: Project, core: FakeCore) -> None:
