@@ -122,13 +122,18 @@ def _fields(value: type) -> str:
     rows = [
         f"| `{field.name}` | `{_plain(str(field.type)).replace('|', chr(92) + '|')}` | {documented.get(field.name, '')} |"
         for field in dataclasses.fields(value)
-        if not field.name.startswith("_") and (documented.get(field.name) or value.__name__ == "RolloutRecord")
+        if not field.name.startswith("_") and documented.get(field.name)
     ]
     return "\n".join(["| field | type | meaning |", "| --- | --- | --- |", *rows]) + "\n"
 
 
 def _comments(value: type) -> dict[str, str]:
-    """Return what the source says about each field: the docstring under it, or the comment behind it."""
+    """Return what is known of each field: its column's, the docstring under it, or the comment behind it."""
+    columns = {
+        field.name: field.metadata["column"] for field in dataclasses.fields(value) if "column" in field.metadata
+    }
+    if columns:
+        return {name: column.doc.replace("|", "\\|") for name, column in columns.items()}
     source = inspect.getsource(value)
     behind = re.finditer(r"^    (\w+): [^\n]*?  # ([^\n]*)$", source, re.MULTILINE)
     below = re.finditer(r'^    (\w+): [^\n]*\n    """(.*?)"""', source, re.MULTILINE | re.DOTALL)

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from pytest_core_rollouts.tasks.harness_file import HarnessError as HarnessError
     from pytest_core_rollouts.tasks.harness_file import HarnessFile as HarnessFile
     from pytest_core_rollouts.tasks.harness_file import load_harness as load_harness
+    from pytest_core_rollouts.tasks.loading import load_task as load_task
+    from pytest_core_rollouts.tasks.loading import load_tasks as load_tasks
     from pytest_core_rollouts.tasks.matrix import Agent as Agent
     from pytest_core_rollouts.tasks.matrix import MatrixError as MatrixError
     from pytest_core_rollouts.tasks.matrix import Rollout as Rollout
     from pytest_core_rollouts.tasks.task import Task as Task
-    from pytest_core_rollouts.tasks.task import load_task as load_task
-    from pytest_core_rollouts.tasks.task import load_tasks as load_tasks
     from pytest_core_rollouts.tasks.task_settings import Network as Network
     from pytest_core_rollouts.tasks.task_settings import Xfail as Xfail
     from pytest_core_rollouts.training.captures import CaptureError as CaptureError
@@ -77,8 +77,8 @@ _MODULES = {
     "advantages": "training.groups",
     "grade_answer": "grading.answers",
     "load_harness": "tasks.harness_file",
-    "load_task": "tasks.task",
-    "load_tasks": "tasks.task",
+    "load_task": "tasks.loading",
+    "load_tasks": "tasks.loading",
     "read_records": "records.rows",
     "run_in_sandbox": "grading.sandbox",
     "sequences": "training.sequences",

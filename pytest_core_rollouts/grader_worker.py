@@ -32,7 +32,8 @@ from pytest_core_rollouts.grading.failures import place_of
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.tasks.files import TaskError
 from pytest_core_rollouts.tasks.grader_process import RECEIVE_BYTES, REPLY_LIMIT, environment
-from pytest_core_rollouts.tasks.task import Task, load_task
+from pytest_core_rollouts.tasks.loading import load_task
+from pytest_core_rollouts.tasks.task import Task
 
 TEXT_LIMIT: Final = 10_000
 """Characters of the text of a grader's exception that are sent."""

@@ -65,8 +65,8 @@ INSIDE = {
     "agents_api": "__init__ client sse transport address responses retry errors fault_policies types",
     "records": "__init__ rows kept_files kept_folders record why jsonable masking",
     "tasks": (
-        "__init__ matrix task harness_file folders grader_file grader_pool grader_process packing files task_yaml "
-        "strict_yaml task_settings"
+        "__init__ matrix loading task harness_file folders grader_file grader_pool grader_process packing files "
+        "task_yaml strict_yaml task_settings"
     ),
     "grading": "__init__ answers local_sandbox rules comparing sandbox threads failures",
     "embedded": (

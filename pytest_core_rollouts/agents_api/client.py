@@ -156,11 +156,6 @@ class Client:
             return None
         return cast(Turn, data[0]) if data else None
 
-    async def list_turns(self, session_id: str, *, order: str = "asc", limit: int = PAGE_LIMIT) -> AsyncIterator[Turn]:
-        """Yield all Turns, by default oldest first."""
-        async for turn in self._list("turns", _path(session_id, "turns"), order=order, limit=limit):
-            yield cast(Turn, turn)
-
     async def list_items(
         self, session_id: str, *, order: str = "asc", limit: int = PAGE_LIMIT
     ) -> AsyncGenerator[Item, None]:

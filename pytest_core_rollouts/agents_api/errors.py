@@ -32,7 +32,7 @@ __all__ = [
     "ShortRead",
     "StreamLost",
     "TooLarge",
-    "printable",
+    "short_line",
 ]
 
 
@@ -182,7 +182,7 @@ class StreamLost(AgentsAPIError):
     """The event stream broke off or was silent for too long; the Turn list still has the facts."""
 
 
-def printable(text: str, limit: int = 300) -> str:
+def short_line(text: str, limit: int = 300) -> str:
     """Return `text` on one line, safe for a terminal: at most `limit` characters, control characters escaped."""
     clipped = text[: limit + 1]
     if len(clipped) > limit:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pytest_core_rollouts.strict_json import InvalidJSON, read_json
 
-from .errors import AgentsAPIError, APIStatusError, InvalidResponse, NotACore, printable
+from .errors import AgentsAPIError, APIStatusError, InvalidResponse, NotACore, short_line
 from .retry import retry_after_seconds, unix_time
 
 __all__ = ["ERROR_LIMIT", "Call", "Reply", "checked_id", "invalid", "json_object", "not_a_core", "page", "refusal"]
@@ -68,7 +68,7 @@ class Reply:
     def request_id(self) -> str | None:
         """The server's id of the request, safe to print."""
         value = self.headers.get("x-request-id")
-        return printable(value, 100) if value else None
+        return short_line(value, 100) if value else None
 
     def server_ahead(self, now: float) -> float | None:
         """Seconds by which the server's clock (its Date header) is ahead of `now`, in Unix time; None if unknown."""
@@ -87,7 +87,7 @@ class Reply:
             return "an empty body"
         if self.is_html:
             return "an HTML page"
-        return f"{len(self.body)} bytes of {printable(self.headers.get('content-type', 'no content type'), 60)}"
+        return f"{len(self.body)} bytes of {short_line(self.headers.get('content-type', 'no content type'), 60)}"
 
 
 # Successful answers
@@ -98,7 +98,7 @@ def json_object(call: Call, reply: Reply) -> dict[str, Any]:
     try:
         value = read_json(reply.body, lenient=True)
     except InvalidJSON as error:
-        invalid(call, reply, f"expected JSON, got {reply.shape} ({printable(error.problem, 120)})")
+        invalid(call, reply, f"expected JSON, got {reply.shape} ({short_line(error.problem, 120)})")
     if not isinstance(value, dict):
         invalid(call, reply, f"expected a JSON object, got a {type(value).__name__}")
     return value
@@ -115,7 +115,7 @@ def page(call: Call, reply: Reply) -> tuple[list[dict[str, Any]], bool, str | No
     if not isinstance(has_more, bool):
         invalid(call, reply, '"has_more" is not a boolean')
     if last_id is not None and not _fits_a_url(last_id):
-        invalid(call, reply, f'"last_id" is not a usable string: {printable(repr(last_id), 80)}')
+        invalid(call, reply, f'"last_id" is not a usable string: {short_line(repr(last_id), 80)}')
     return data, has_more, last_id
 
 
@@ -123,7 +123,7 @@ def checked_id(call: Call, reply: Reply, resource: dict[str, Any]) -> str:
     """Return the id of a Session, Turn or Artifact: a string that fits into a URL. Raises InvalidResponse."""
     value = resource.get("id")
     if not _fits_a_url(value):
-        invalid(call, reply, f'"id" is not a usable string: {printable(repr(value), 80)}')
+        invalid(call, reply, f'"id" is not a usable string: {short_line(repr(value), 80)}')
     return value
 
 
@@ -159,7 +159,7 @@ def refusal(
     def clean(value: object, limit: int) -> str | None:
         if not isinstance(value, (str, int)):
             return None
-        return printable(str(value).replace(secret, "***"), limit)
+        return short_line(str(value).replace(secret, "***"), limit)
 
     request_id = clean(reply.request_id, 100)
     if 300 <= reply.status < 400:
@@ -233,7 +233,7 @@ def _advice(
 def _model_of(call: Call) -> str:
     """Return the model that a create asked for, for a message."""
     agent = json.loads(call.body or b"{}").get("agent") or {}
-    return printable(repr(agent["model"]), 200) if "model" in agent else "the server's default"
+    return short_line(repr(agent["model"]), 200) if "model" in agent else "the server's default"
 
 
 _SETTINGS: Final = {

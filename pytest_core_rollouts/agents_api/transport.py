@@ -19,7 +19,7 @@ import anyio  # httpx is built on it
 import httpx
 
 from .address import proxy_for, without_credentials
-from .errors import ConnectionFailed, DeadlinePassed, InvalidResponse, StreamLost, TooLarge, printable
+from .errors import ConnectionFailed, DeadlinePassed, InvalidResponse, StreamLost, TooLarge, short_line
 from .responses import ERROR_LIMIT, Call, Reply, refusal
 from .retry import RetryPolicy
 
@@ -109,7 +109,7 @@ class Transport:
                 async with self._translate_errors(call, deadline):
                     body = await self._read_body(call, response)
                 self._successful(call, Reply(reply.status, reply.headers, body))
-                got = printable(content_type, 60) or "no content type"
+                got = short_line(content_type, 60) or "no content type"
                 problem = f"HTTP {reply.status}: expected an event stream, got {got}"
                 raise call.fault(InvalidResponse, problem, reply.request_id)
             yield reply.request_id, self._chunks(call, response)
@@ -286,4 +286,4 @@ def _reason(error: Exception) -> str:
     roots = {str(root): None for root in _root_causes(error)} if isinstance(error, httpx.ConnectError) else {}
     text = ", ".join(filter(None, roots)) or str(error) or str(_root_causes(error)[0])
     name = type(error).__name__
-    return f"{name}: {printable(text, 200)}" if text else name
+    return f"{name}: {short_line(text, 200)}" if text else name

@@ -16,7 +16,8 @@ from pytest_core_rollouts.checking.grading_checks import CODES as GRADING_CODES
 from pytest_core_rollouts.checking.grading_checks import SHOWN, GradingChecks
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.comparing import render_path
-from pytest_core_rollouts.tasks.task import NO_SOLVE, Task
+from pytest_core_rollouts.tasks.loading import NO_SOLVE
+from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import FINDINGS, UNFINISHED, WARNINGS
 from pytest_core_rollouts.text import counted, listed
 

@@ -11,7 +11,7 @@ import time
 
 from pytest_core_rollouts.agents_api import Client
 from pytest_core_rollouts.agents_api.address import require_secure_url
-from pytest_core_rollouts.agents_api.errors import printable
+from pytest_core_rollouts.agents_api.errors import short_line
 from pytest_core_rollouts.cli import CommandError
 from pytest_core_rollouts.options.values import duration
 from pytest_core_rollouts.rollout.dialects import OPENAI, OPENAI_URL
@@ -74,9 +74,9 @@ def _core(url: str | None) -> tuple[str, str]:
 def print_result(found: Sweep, run_id: str) -> int:
     """Print what a sweep did and return the exit code."""
     for session_id in found.deleted:
-        print(f"deleted {printable(session_id)}")
+        print(f"deleted {short_line(session_id)}")
     for session_id, reason in found.left.items():
-        print(f"left {printable(session_id)}: {reason}")
+        print(f"left {short_line(session_id)}: {reason}")
     if found.kept:
         print(f"kept {found.kept} Sessions of {run_id} that are younger")
     if found.problem is not None:

@@ -29,8 +29,9 @@ from pytest_core_rollouts.tasks.folders import (
     settings_of_pytest,
     task_id,
 )
+from pytest_core_rollouts.tasks.loading import load_task
 from pytest_core_rollouts.tasks.matrix import Agent
-from pytest_core_rollouts.tasks.task import Task, load_task
+from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import UNFINISHED
 from pytest_core_rollouts.text import name_problem, one_line, printable
 

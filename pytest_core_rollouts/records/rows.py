@@ -169,13 +169,13 @@ def _translate_os_errors(path: Path) -> Iterator[None]:
 # Reading
 
 
-def read_records(path: Path, *, items: bool = True) -> Iterator[RolloutRecord]:
+def read_records(path: Path | str, *, items: bool = True) -> Iterator[RolloutRecord]:
     """Yield every record of the file in order. `items=False` drops trajectories while reading.
 
     A partial row at the very end is skipped with a RecordsWarning: its rollout has no result. Raises RecordsError, with
     file and line, for any other line that is not a record, and for a file that can't be read.
     """
-    return (record for _, record in read_located(path, items=items))
+    return (record for _, record in read_located(Path(path), items=items))
 
 
 def read_located(path: Path, *, items: bool = True) -> Iterator[tuple[int, RolloutRecord]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, FaultPolicy
-from pytest_core_rollouts.agents_api.errors import printable
+from pytest_core_rollouts.agents_api.errors import short_line
 from pytest_core_rollouts.agents_api.fault_policies import LocalFault, SessionFault, response_fault_policy
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.failures import GraderFailed
@@ -203,7 +203,7 @@ class _Ending:
     @classmethod
     def from_policy(cls, policy: FaultPolicy, error: str, **more: Any) -> _Ending:
         """Return what the policy says about a fault."""
-        fatal = printable(error, 1000) if policy.stops and not policy.needs_witness else None
+        fatal = short_line(error, 1000) if policy.stops and not policy.needs_witness else None
         return cls(policy.status, policy.reward, error, policy.attempt, fatal, **more)
 
 
@@ -316,7 +316,7 @@ class _Attempt:
         await self._read_items()
         witnesses, rollout = self.runner.witnesses, self.state.rollout
         if policy.needs_witness and await self._is_witness() and witnesses.confirm(policy, rollout):
-            return replace(ending, fatal=printable(str(ending.error), 1000))
+            return replace(ending, fatal=short_line(str(ending.error), 1000))
         return ending
 
     def _classify_call_fault(self, error: AgentsAPIError) -> _Ending:
@@ -326,7 +326,7 @@ class _Attempt:
         ending = _Ending.from_policy(error.policy, str(error), key_taken=error.code == "idempotency_conflict")
         if error.policy.refuses and self.runner.refusals.confirm(error, self.state.rollout):
             reason = f"the Core refuses every Session in the same way: {error}"
-            return replace(ending, fatal=printable(reason, 1000))
+            return replace(ending, fatal=short_line(reason, 1000))
         return ending
 
     async def _is_witness(self) -> bool:
@@ -532,7 +532,7 @@ def _turn_warnings(turn: Mapping[str, Any] | None) -> list[str]:
     """Return the Turn's warnings, an extension of the embedded Core that has no influence on the result."""
     warnings = turn.get("warnings") if turn is not None else None
     texts = [text for text in warnings if isinstance(text, str)] if isinstance(warnings, list) else []
-    return [printable(text, 500) for text in texts[:MAX_TURN_WARNINGS]]
+    return [short_line(text, 500) for text in texts[:MAX_TURN_WARNINGS]]
 
 
 async def _wait_uncancelled(work: asyncio.Future[None]) -> None:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from pytest_core_rollouts.agents_api import TooLarge
-from pytest_core_rollouts.agents_api.errors import printable
+from pytest_core_rollouts.agents_api.errors import short_line
 from pytest_core_rollouts.grading.answers import ANSWER_LIMIT, NO_FILES, Answer, read_answer
 from pytest_core_rollouts.tasks.files import path_problem
 from pytest_core_rollouts.tasks.task_settings import Outputs
@@ -126,6 +126,6 @@ def _no_answer(artifacts: Sequence[Artifact]) -> str:
     """Return why there is no answer, with the paths of other files, which may hint at the mistake."""
     if not artifacts:
         return NO_FILES
-    paths = sorted({printable(str(artifact.get("path")), 200) for artifact in artifacts})
+    paths = sorted({short_line(str(artifact.get("path")), 200) for artifact in artifacts})
     more = f" and {len(paths) - MAX_PATHS_SHOWN} more" if len(paths) > MAX_PATHS_SHOWN else ""
     return f"no answer.json; files found: {', '.join(paths[:MAX_PATHS_SHOWN])}{more}"

@@ -41,7 +41,8 @@ from pytest_core_rollouts.running.sharding import ShardScheduling, shard_of
 from pytest_core_rollouts.running.shared_folder import SharedFolder
 from pytest_core_rollouts.running.signals import Signals
 from pytest_core_rollouts.tasks.files import TaskError
-from pytest_core_rollouts.tasks.task import Task, load_task
+from pytest_core_rollouts.tasks.loading import load_task
+from pytest_core_rollouts.tasks.task import Task
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController

@@ -48,7 +48,6 @@ def test_one_session_from_create_to_delete() -> None:
         items = await collect(client.list_items(session["id"]))
         assert [item["type"] for item in items] == ["message", "command_execution"]
         assert items[1]["output"] == "\x1b[31m\ud835\x00"  # type: ignore[typeddict-item]
-        assert [turn["id"] for turn in await collect(client.list_turns(session["id"]))] == [turn["id"]]
         [artifact] = await collect(client.list_artifacts(session["id"]))
         assert artifact["path"] == "/workspace/outputs/answer.json"
         assert await client.artifact_content(session["id"], artifact, max_bytes=100) == b'{"total": 3}'
@@ -171,7 +170,6 @@ def test_sessions_are_listed_once_while_some_are_deleted() -> None:
 
 LISTS: dict[str, Callable[[Client], AsyncIterator[Any]]] = {
     "sessions": lambda client: client.list_sessions(),
-    "turns": lambda client: client.list_turns("s"),
     "items": lambda client: client.list_items("s"),
     "artifacts": lambda client: client.list_artifacts("s"),
 }
@@ -252,7 +250,6 @@ def test_a_session_or_turn_without_a_status_is_invalid(status: bytes) -> None:
 READS: dict[str, Callable[[Client], Awaitable[Any]]] = {
     "session": lambda client: client.get_session("s"),
     "latest turn": lambda client: client.latest_turn("s"),
-    "turns": lambda client: collect(client.list_turns("s")),
     "artifacts": lambda client: collect(client.list_artifacts("s")),
     "sessions": lambda client: collect(client.list_sessions()),
 }

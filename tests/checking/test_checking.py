@@ -10,7 +10,8 @@ import pytest
 
 from pytest_core_rollouts.checking import grading_checks
 from pytest_core_rollouts.checking.checks import Finding, TaskChecks, apply_silence
-from pytest_core_rollouts.tasks.task import Task, load_task
+from pytest_core_rollouts.tasks.loading import load_task
+from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import FINDINGS, WARNINGS
 from tests.support.tables import rows
 

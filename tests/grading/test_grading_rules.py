@@ -16,7 +16,8 @@ from pytest_core_rollouts.grading.answers import Answer, Grade, grade_answer, re
 from pytest_core_rollouts.grading.comparing import DEFAULT_TOLERANCE, UNORDERED_LIMIT, KeyRule, Reason, Tolerance
 from pytest_core_rollouts.grading.rules import BadRule, Every, parse_path, rules_by_path
 from pytest_core_rollouts.tasks.files import TaskError
-from pytest_core_rollouts.tasks.task import Task, load_task
+from pytest_core_rollouts.tasks.loading import load_task
+from pytest_core_rollouts.tasks.task import Task
 from tests.support.tables import rows
 
 WITHIN_1 = KeyRule(Tolerance(absolute=1))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.grading.answers import Answer
-from pytest_core_rollouts.tasks.task import load_task
+from pytest_core_rollouts.tasks.loading import load_task
 from tests.integration.conftest import Project, outcomes, text_of
 from tests.support.fake_core import FakeCore, Script
 

@@ -12,7 +12,8 @@ import pytest
 
 from pytest_core_rollouts.grading.answers import Answer
 from pytest_core_rollouts.grading.comparing import Reason
-from pytest_core_rollouts.tasks.task import Task, load_task
+from pytest_core_rollouts.tasks.loading import load_task
+from pytest_core_rollouts.tasks.task import Task
 from tests.integration.conftest import Project, outcomes, text_of
 from tests.integration.test_check_command import call
 

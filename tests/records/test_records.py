@@ -250,7 +250,7 @@ def test_unescaped_unicode_separators_do_not_split_a_row(tmp_path: Path) -> None
     path = tmp_path / "x.jsonl"
     row = json.loads(record().to_line()) | {"answer": {"s": "a\u2028b\u0085c\x0b"}}
     path.write_bytes(json.dumps(row, ensure_ascii=False).encode() + b"\n" + record(sample=1).to_line())
-    assert [one.answer for one in read_records(path)] == [{"s": "a\u2028b\u0085c\x0b"}, None]
+    assert [one.answer for one in read_records(str(path))] == [{"s": "a\u2028b\u0085c\x0b"}, None]
 
 
 def test_a_row_cut_off_at_the_end_is_passed_over_then_cut_away(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from pytest_core_rollouts.rollout.session_creation import metadata, session_body
 from pytest_core_rollouts.tasks.files import InputFile, TaskError
+from pytest_core_rollouts.tasks.loading import load_task
 from pytest_core_rollouts.tasks.matrix import Agent, MatrixError
-from pytest_core_rollouts.tasks.task import Task, load_task
+from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import Network
 from tests.support.fake_core import FakeCore, Fault, Script
 from tests.support.rollouts import RUN_ID, WRONG, on, plan, run

@@ -9,7 +9,8 @@ import pytest
 
 from pytest_core_rollouts.checking.checks import TaskChecks, apply_silence
 from pytest_core_rollouts.tasks.files import InputFile, TaskError
-from pytest_core_rollouts.tasks.task import Task, load_task
+from pytest_core_rollouts.tasks.loading import load_task
+from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import FINDINGS
 from tests.integration.conftest import Project, core, outcomes, project, text_of
 from tests.support.fake_core import FakeCore

@@ -24,7 +24,8 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.grading.answers import Answer, grade_answer, read_answer
-from pytest_core_rollouts.tasks.task import Task, load_task
+from pytest_core_rollouts.tasks.loading import load_task
+from pytest_core_rollouts.tasks.task import Task
 from tests.support.tables import rows
 
 TASKS = Path(__file__).parents[2] / "tasks"

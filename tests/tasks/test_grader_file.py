@@ -14,7 +14,8 @@ from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.comparing import Reason
 from pytest_core_rollouts.tasks.files import TaskError
 from pytest_core_rollouts.tasks.grader_file import as_grade, load_grader
-from pytest_core_rollouts.tasks.task import Task, load_task
+from pytest_core_rollouts.tasks.loading import load_task
+from pytest_core_rollouts.tasks.task import Task
 from tests.support.tables import rows
 
 ROLLOUT = object()

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.tasks.files import FILE_LIMIT, InputFile, TaskError
+from pytest_core_rollouts.tasks.loading import load_task
 from pytest_core_rollouts.tasks.packing import PART, UNPACK, Pack
-from pytest_core_rollouts.tasks.task import Task, load_task
+from pytest_core_rollouts.tasks.task import Task
 
 
 @pytest.fixture

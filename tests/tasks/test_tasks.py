@@ -17,7 +17,8 @@ from pytest_core_rollouts.grading.answers import ANSWER_LIMIT
 from pytest_core_rollouts.grading.comparing import DEFAULT_TOLERANCE, Tolerance
 from pytest_core_rollouts.tasks.files import InputFile, TaskError
 from pytest_core_rollouts.tasks.folders import is_task
-from pytest_core_rollouts.tasks.task import INSTRUCTION_LIMIT, Task, load_task
+from pytest_core_rollouts.tasks.loading import load_task
+from pytest_core_rollouts.tasks.task import INSTRUCTION_LIMIT, Task
 from pytest_core_rollouts.tasks.task_settings import Network, Xfail
 from tests.support.tables import rows
 
@@ -708,7 +709,7 @@ def foreign(tmp_path: Path) -> Path:
 SCRIPT = """
 import json, os, sys
 from pathlib import Path
-from pytest_core_rollouts.tasks.task import load_task
+from pytest_core_rollouts.tasks.loading import load_task
 folder, = Path(sys.argv[1]).iterdir()
 task = load_task(folder, folder.name)
 contents = {file.path: file.read().hex() for file in task.files}
