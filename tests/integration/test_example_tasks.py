@@ -141,8 +141,9 @@ def test_a_data_set_of_fifty_thousand_rows_is_collected_in_bounded_time_and_memo
             question = f"How much is {number} times 3? Explain nothing, show nothing, and give the number alone."
             file.write(json.dumps({"id": f"q{number:05}", "question": question, "answer": 3 * number}) + "\n")
     project.ini()
-    limits = "import resource, sys, pytest; code = pytest.main(sys.argv[1:]); "
-    limits += "print(int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)); sys.exit(code)"
+    # Not ru_maxrss: a process starts with that of the one that it was forked from.
+    limits = "import re, sys, pytest; code = pytest.main(sys.argv[1:]); "
+    limits += "print(int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) // 1024); sys.exit(code)"
     arguments = ["dataset/conftest.py", "--harness", "nop", "--core", "embedded", "--samples", "2"]
     done = project.pytester.run(sys.executable, "-c", limits, *arguments, "--collect-only", "-q", "-q")
     assert done.ret == 0
