@@ -201,7 +201,7 @@ def test_a_failure_of_the_model_is_the_turns_error(
     [
         (Fail(404), "resource_not_found", "answered 404"),
         (Fail(400), "invalid_request", "answered 400"),
-        (Fail(307, headers={"Location": "http://127.0.0.1:9/v1"}), "invalid_request", "give the final base URL"),
+        (Fail(307, headers={"Location": "http://127.0.0.1:9/v1"}), "invalid_request", "set the final base URL"),
         (FailInStream("invalid_request_error"), "invalid_request", "reported in its stream"),
     ],
 )
