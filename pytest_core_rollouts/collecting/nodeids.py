@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,9 @@ class NodeIds:
         self._roots = settings.roots
         self._agents = {agent.slug: agent for agent in settings.agents}
         self._tasks: dict[str, tuple[Path, str]] = {}
+        self.read = lru_cache(maxsize=16)(self._read)  # pytest has ten calls for each item
 
-    def read(self, node_id: str) -> NamedRollout | None:
+    def _read(self, node_id: str) -> NamedRollout | None:
         """Return the rollout that a node id names; None if it names another test."""
         path, _, name = node_id.partition("::")
         name, made, of_made = name.partition("@")[0].partition(":")  # --dist loadgroup adds `@group`

@@ -279,7 +279,7 @@ class Host:
             return None
         if self._replayer is not None and self._is_graded_again(rollout):
             outcome = await self._replayer.run(rollout)
-            return replace(outcome, reused=self.parts.replay is None)
+            return outcome if self.parts.replay is not None else replace(outcome, reused=True)
         try:
             outcome = await self._runner.run(
                 client.connected(),

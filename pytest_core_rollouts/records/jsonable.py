@@ -30,7 +30,7 @@ def jsonable(value: Any, depth: int = MAX_DEPTH) -> Any:
     """
     kind = type(value)  # what JSON itself is made of comes first: trajectories are long
     if kind is str:
-        return _text(value)
+        return value if value.isascii() else _text(value)
     if kind is dict and depth:
         return {_key(key): jsonable(item, depth - 1) for key, item in value.items()}
     if kind is list and depth:
@@ -85,7 +85,9 @@ def has_lone_surrogate(value: Any, depth: int = MAX_DEPTH) -> bool:
 
 
 def _key(key: Any) -> str:
-    return _text(key) if type(key) is str else str(jsonable(key, 1))
+    if type(key) is str:
+        return key if key.isascii() else _text(key)
+    return str(jsonable(key, 1))
 
 
 def _text(text: str) -> str:

@@ -121,14 +121,17 @@ def test_graders_that_hang_take_no_place_for_long() -> None:
     assert results[6:] == ["graded"] * 20
 
 
-def test_no_more_graders_run_at_a_time_than_allowed() -> None:
-    lock, running, most = threading.Lock(), 0, 0
+def test_as_many_graders_run_at_a_time_as_allowed() -> None:
+    lock, running, most, all_run = threading.Lock(), 0, 0, threading.Event()
 
     def grader() -> None:
         nonlocal running, most
         with lock:
             running += 1
             most = max(most, running)
+            if running == 3:
+                all_run.set()
+        assert all_run.wait(30), "a grader that waits gets another thread"
         time.sleep(0.01)
         with lock:
             running -= 1
@@ -139,6 +142,14 @@ def test_no_more_graders_run_at_a_time_than_allowed() -> None:
 
     asyncio.run(main())
     assert most == 3
+
+
+def test_quick_graders_share_a_thread() -> None:
+    async def main() -> list[threading.Thread]:
+        graders = Graders()
+        return [await graders.call(threading.current_thread) for _ in range(20)]
+
+    assert len(set(asyncio.run(main()))) == 1
 
 
 def test_a_stuck_grader_does_not_keep_the_process() -> None:
