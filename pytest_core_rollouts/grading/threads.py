@@ -23,7 +23,7 @@ T = TypeVar("T")
 GRADE_SECONDS = 60.0
 GRADERS = 4
 """Graders that run at the same time."""
-PATIENCE = 0.5
+PATIENCE = 1.0
 """Seconds that a grader waits for a thread before another one starts."""
 
 
