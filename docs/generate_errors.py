@@ -27,6 +27,7 @@ A code that is in no table counts as an infrastructure error.
   *while patient* means for two minutes after its first error, with pauses that grow from 0.5 to 15 s (half of each is random), or as long as `Retry-After` asks for, up to a minute.
   *a few times* means four times in all.
   Every repetition of a write has the same idempotency key.
+  [OpenAI's service](openai.md#one-session-per-rollout) ignores it: there a Session is only created again if the list has none of this attempt.
   Time lost in this way extends the limit of the rollout, up to as much again, and is noted in `notes`.
 - **New attempt**: whether the rollout may be run again in a new Session, up to `--rollout-retries` times (default 1).
   The errors of earlier attempts are in `notes`.

@@ -66,6 +66,17 @@ def test_an_agent_that_searches_the_web_is_not_sealed(project: Project, core: Fa
     assert "warning: " not in text_of(project.run(*RUN, "--rollout-agent", "search.yaml", "-k", "open"))
 
 
+def test_tokens_that_are_reported_late_count(project: Project, core: FakeCore) -> None:
+    project.task()
+    core.script = lambda body: Script(answer=RIGHT, usage_late=1)
+    cap = ("--rollout-max-tokens", "1500", "--rollout-concurrency", "1", "--samples", "9")
+    result = project.run(*RUN, *cap)
+    assert "--rollout-max-tokens 1500 is reached: " in text_of(result)
+    assert len(project.records) < 9
+    assert {row["usage"]["total_tokens"] for row in project.records} == {1000}
+    assert "usage is unknown" not in text_of(result)
+
+
 def has_rows(project: Project, count: int) -> bool:
     return sum(path.read_bytes().count(b"\n") for path in project.results) >= count
 
