@@ -54,8 +54,8 @@ INSIDE = {
     "options": "__init__ settings activation agents agent_file skill_folder values declared",
     "engine": "__init__ engine host preparation parts core_access pool preflight replay runs store caps resume",
     "rollout": (
-        "__init__ attempts attempt_state fetching session_creation adaptive_limit session_adoption session_deletion "
-        "late_usage turn_watch dialects stopping witnesses"
+        "__init__ runner attempts attempt_state fetching session_creation adaptive_limit session_adoption "
+        "session_deletion late_usage turn_watch poll_schedule dialects stopping witnesses"
     ),
     "report": "__init__ history html html_data by changes markdown verdicts cells progress",
     "results": (

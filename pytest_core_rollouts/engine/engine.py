@@ -21,8 +21,8 @@ from pytest_core_rollouts.engine.preflight import (
 )
 from pytest_core_rollouts.engine.runs import Run
 from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.rollout.attempts import Grader
 from pytest_core_rollouts.rollout.dialects import DialectName, dialect_named
+from pytest_core_rollouts.rollout.runner import Grader
 from pytest_core_rollouts.tasks.matrix import Agent, FailedTurns, Rollout, check_distinct
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import Network

@@ -16,7 +16,8 @@ from pytest_core_rollouts.engine.runs import Run, RunEnded
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.records.record import RolloutRecord, count_planned
 from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
-from pytest_core_rollouts.rollout.attempts import Outcome, RolloutRunner
+from pytest_core_rollouts.rollout.attempts import Outcome
+from pytest_core_rollouts.rollout.runner import RolloutRunner
 from pytest_core_rollouts.rollout.session_deletion import Sweep, sweep
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.rollout.witnesses import Refusals, Witnesses

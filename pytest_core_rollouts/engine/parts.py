@@ -14,7 +14,7 @@ from pytest_core_rollouts.engine.resume import Resumed
 from pytest_core_rollouts.engine.store import RowStore
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.rollout.attempts import Grader
+from pytest_core_rollouts.rollout.runner import Grader
 from pytest_core_rollouts.tasks.matrix import Agent, FailedTurns, Rollout
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import Network

@@ -22,7 +22,8 @@ from pytest_core_rollouts.records.kept_files import read_kept_files
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, slim
 from pytest_core_rollouts.records.rows import effective_rows, read_located, record_at, require_regular_file
 from pytest_core_rollouts.rollout.attempt_state import grade_note, grading_settings
-from pytest_core_rollouts.rollout.attempts import Grader, KeepFiles, Outcome
+from pytest_core_rollouts.rollout.attempts import Outcome
+from pytest_core_rollouts.rollout.runner import Grader, KeepFiles
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
 from pytest_core_rollouts.tasks.task import Task
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -89,3 +90,11 @@ async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
         await asyncio.wait({task}, timeout=RECANCEL_AFTER)
     if not task.cancelled():
         task.exception()  # marks the exception as read, so that asyncio does not log it
+
+
+async def wait_uncancelled(work: asyncio.Future[None]) -> None:
+    """Wait until `work` has ended, however often this task is cancelled. Raises what it raised."""
+    while not work.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({work})
+    work.result()

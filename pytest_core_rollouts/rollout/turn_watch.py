@@ -4,21 +4,6 @@ The Turn list is the source of truth. The Session's status is not: it reads `idl
 created, and can read `failed` or `requires_action` while the Turn still runs. The event stream is not either: it
 replays nothing, can repeat or reorder events, and a proxy can buffer it. So `TurnWatch` polls the Turn list, and
 `PollSchedule` uses the event stream only to decide when.
-
-A `PollSchedule` is in one of three states:
-
-    state      meaning                                    polls after
-    UNPROVEN   the stream has delivered nothing yet       `first_poll` s, then every 20 s
-    STREAMING  the stream works                           300 s, in case it is wrong after all
-    BACKOFF    the stream announced an end, or closed     0.2 s, 0.4 s, ... up to every 22.5 s
-
-It starts in UNPROVEN and changes
-
-    to STREAMING  when an event arrives
-                  or, from UNPROVEN, when a poll finds the Turn running while the stream is open
-    to BACKOFF    when an end event arrives or the stream closes; the next poll follows at once
-
-BACKOFF exists because an event can arrive before the Turn list shows the change.
 """
 
 from __future__ import annotations
@@ -26,50 +11,33 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
-from itertools import chain, repeat
-from types import NoneType, TracebackType
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_core_rollouts.agents_api import AgentsAPIError, APIStatusError, DeadlinePassed, FaultPolicy
+from pytest_core_rollouts.agents_api.errors import short_line
 from pytest_core_rollouts.agents_api.fault_policies import SessionFault, turn_fault_policy
-from pytest_core_rollouts.rollout.stopping import Stopped, cancel_and_wait
+from pytest_core_rollouts.rollout.stopping import Stopped
 
 if TYPE_CHECKING:
-    from pytest_core_rollouts.agents_api import Client, Event, Session, Turn
+    from pytest_core_rollouts.agents_api import Client, Session, Turn
 
-UNPROVEN_PAUSE = 20.0
-"""Seconds between polls while the stream has delivered nothing. It may have opened too late."""
-STREAMING_PAUSE = 300.0
-"""Seconds between polls while the stream works."""
-BACKOFF_FIRST, BACKOFF_MAX = 0.2, 22.5
-"""Seconds between polls after an announced end: the first pause, and the longest after doubling."""
+from pytest_core_rollouts.rollout.poll_schedule import PollSchedule
+
 CREATED_AT_ERROR = 1.0
 """Seconds by which an adopted Session may be younger than it seems: its creation is given in whole seconds."""
 CANCEL_PAUSE_FIRST, CANCEL_PAUSE_MAX = 0.05, 1.0
 """Seconds between polls of a cancelled Turn: the first pause, and the longest."""
 SESSION_POLL_INTERVAL = 2
 """Read the Session on every second poll. It can fail, or require an action, while its Turn looks fine."""
+MAX_TURN_WARNINGS = 5
+"""Warnings of a Turn that a record keeps."""
 MAX_STATUS = 100
 """Characters of a status that are read."""
 MAX_ERROR_TEXT = 2000
 """Characters of a Turn's or Session's error that a row keeps. A Core elsewhere may send any length."""
-
-END_EVENTS = frozenset(
-    {
-        "agent.session.turn.completed",
-        "agent.session.turn.failed",
-        "agent.session.turn.cancelled",
-        "agent.session.requires_action",
-        "agent.session.failed",
-        "agent.session.idle",
-        "error",
-    }
-)
-"""Events after which the Turn may have ended, or may never end."""
 
 RUNNING = frozenset({"queued", "in_progress", "waiting"})
 ENDED = frozenset({"completed", "failed", "cancelled"})
@@ -82,122 +50,6 @@ class AttemptFailed(Exception):
     def __init__(self, message: str, policy: FaultPolicy) -> None:
         super().__init__(message)
         self.policy = policy
-
-
-class _State(Enum):
-    UNPROVEN = auto()
-    STREAMING = auto()
-    BACKOFF = auto()
-
-
-class PollSchedule:
-    """Decides when to poll a Session. See the module docstring for the states.
-
-    Use it as a context manager. It reads the event stream in a background task:
-
-        async with PollSchedule(client, session_id, first_poll=0.5) as schedule:
-            await schedule.wait(seconds)
-            ...  # poll
-    """
-
-    def __init__(self, client: Client, session_id: str, *, first_poll: float) -> None:
-        self.stream_opened = False
-        """Whether the stream has been opened. Stays True after the stream closes."""
-        self.turn_seen_at: float | None = None
-        """When the stream first mentioned a Turn (monotonic clock)."""
-        self._client = client
-        self._session_id = session_id
-        self._state = _State.UNPROVEN
-        self._pauses: Iterator[float] = chain([first_poll], repeat(UNPROVEN_PAUSE))
-        self._polled = False
-        self._poll_requested = False
-        self._end_announced = False
-        self._wake_up: asyncio.Future[None] | None = None
-
-    async def __aenter__(self) -> PollSchedule:
-        self._reader = asyncio.ensure_future(self._read_stream())
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await cancel_and_wait(self._reader)
-
-    async def wait(self, timeout: float) -> bool:
-        """Wait until it is time for the next poll, for at most `timeout` seconds.
-
-        Returns True if the stream announced an end or closed, False if the pause is over.
-        """
-        deadline = time.monotonic() + timeout
-        while not self._poll_requested:
-            state = self._state
-            pause = STREAMING_PAUSE if state is _State.STREAMING else next(self._pauses)
-            await self._sleep(min(pause, deadline - time.monotonic()))
-            if self._state is state or time.monotonic() >= deadline:
-                break
-            # An event arrived during the pause, so the stream works: skip this poll.
-        self._polled = True
-        self._poll_requested = False
-        if not self._end_announced:
-            return False
-        self._end_announced = False
-        self._state, self._pauses = _State.BACKOFF, _backoff()
-        return True
-
-    def confirm_running(self) -> None:
-        """Report that a poll found the Turn running while the stream was open.
-
-        The stream will then announce the Turn's end, unless it has already announced one or closed.
-        """
-        if self._state is _State.UNPROVEN and not self._end_announced:
-            self._state = _State.STREAMING
-
-    async def _sleep(self, seconds: float) -> None:
-        self._wake_up = asyncio.get_running_loop().create_future()
-        try:
-            await asyncio.wait({self._wake_up}, timeout=max(0.0, seconds))
-        finally:
-            self._wake_up = None
-
-    def _request_poll(self) -> None:
-        self._poll_requested = True
-        if self._wake_up is not None and not self._wake_up.done():
-            self._wake_up.set_result(None)
-
-    # ---- the stream
-
-    async def _read_stream(self) -> None:
-        with suppress(AgentsAPIError):  # no stream, or it broke or went silent: polling continues without it
-            async with aclosing(self._client.events(self._session_id, self._on_open)) as events:
-                async for event in events:
-                    self._on_event(event)
-        self._on_end()  # the stream may have missed the real end
-
-    def _on_open(self) -> None:
-        self.stream_opened = True
-        if self._polled:  # something may have happened between that poll and now
-            self._request_poll()
-
-    def _on_event(self, event: Event) -> None:
-        self._state = _State.STREAMING
-        turn = event.get("turn")
-        if turn and turn.get("subagent_id"):
-            return
-        if self.turn_seen_at is None and event["type"].startswith("agent.session.turn."):
-            self.turn_seen_at = time.monotonic()
-        if event["type"] in END_EVENTS:
-            self._on_end()
-
-    def _on_end(self) -> None:
-        self._end_announced = True
-        self._request_poll()
-
-
-def _backoff() -> Iterator[float]:
-    pause = BACKOFF_FIRST
-    while True:
-        yield pause
-        pause = min(pause * 2, BACKOFF_MAX)
 
 
 @dataclass(frozen=True)
@@ -463,3 +315,10 @@ def _describe_action(action: Mapping[str, Any]) -> str:
 def _clipped(value: object) -> str:
     text = str(value)
     return text if len(text) <= MAX_ERROR_TEXT else f"{text[: MAX_ERROR_TEXT - 1]}…"
+
+
+def turn_warnings(turn: Mapping[str, Any] | None) -> list[str]:
+    """Return the Turn's warnings, an extension of the embedded Core that has no influence on the result."""
+    warnings = turn.get("warnings") if turn is not None else None
+    texts = [text for text in warnings if isinstance(text, str)] if isinstance(warnings, list) else []
+    return [short_line(text, 500) for text in texts[:MAX_TURN_WARNINGS]]

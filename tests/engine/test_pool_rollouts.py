@@ -11,7 +11,8 @@ import pytest
 from pytest_core_rollouts.agents_api import Client
 from pytest_core_rollouts.engine import pool as pool_module
 from pytest_core_rollouts.engine.pool import PoolStopped
-from pytest_core_rollouts.rollout.attempts import Outcome, RolloutRunner
+from pytest_core_rollouts.rollout.attempts import Outcome
+from pytest_core_rollouts.rollout.runner import RolloutRunner
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.tasks.matrix import Rollout
 from tests.support.api import QUICK

@@ -23,10 +23,10 @@ from tests.support.running import Running
 
 IMPATIENT = """
 import functools
-from pytest_core_rollouts.rollout import turn_watch
+from pytest_core_rollouts.rollout import poll_schedule
 from pytest_core_rollouts.engine import core_access, engine
 from pytest_core_rollouts.agents_api import RetryPolicy
-from pytest_core_rollouts.rollout.attempts import Timeouts
+from pytest_core_rollouts.rollout.runner import Timeouts
 
 PAUSES = {"first_pause": 0.05, "longest_pause": 0.5}
 POLICY = RetryPolicy(patience=20, read_timeout=1.5, try_timeout=3, stream_silence=3, **PAUSES)
@@ -40,7 +40,7 @@ def connect(*args, **kwargs):
 core_access.CoreAccess.connect = connect
 engine.RolloutRunner = functools.partial(engine.RolloutRunner, timeouts=Timeouts(cancel=2, delete=3, unanswered=3))
 engine.AdaptiveLimit = functools.partial(engine.AdaptiveLimit, first_pause=0.3, longest_pause=1.0)
-turn_watch.UNPROVEN_PAUSE = 0.5
+poll_schedule.UNPROVEN_PAUSE = 0.5
 """
 """A conftest under which faults are waited out in moments."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.rollout.attempts import Timeouts
+from pytest_core_rollouts.rollout.runner import Timeouts
 from tests.support.api import quick
 from tests.support.fake_core import FakeCore, Fault, Script
 from tests.support.rollouts import RIGHT, on, only_session, plan, refused, run

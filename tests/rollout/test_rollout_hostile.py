@@ -19,8 +19,9 @@ import pytest
 from pytest_core_rollouts.agents_api import Client
 from pytest_core_rollouts.collecting.explain import explain_fault
 from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.rollout import fetching, turn_watch
-from pytest_core_rollouts.rollout.attempts import Outcome, RolloutRunner
+from pytest_core_rollouts.rollout import fetching, poll_schedule
+from pytest_core_rollouts.rollout.attempts import Outcome
+from pytest_core_rollouts.rollout.runner import RolloutRunner
 from pytest_core_rollouts.rollout.stopping import Stop
 from tests.support.api import quick
 from tests.support.fake_core import FakeCore, Fault, Request, Script
@@ -35,7 +36,7 @@ HASTY = dataclasses.replace(TIMEOUTS, outage=0.6)
 @pytest.fixture(autouse=True)
 def silence_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream without events is only believed for a moment."""
-    monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 0.3)
+    monkeypatch.setattr(poll_schedule, "UNPROVEN_PAUSE", 0.3)
 
 
 def shown_fault(record: RolloutRecord) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_core_rollouts.agents_api import Client
 from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.rollout.attempts import RolloutRunner
+from pytest_core_rollouts.rollout.runner import RolloutRunner
 from pytest_core_rollouts.rollout.stopping import Stop
 from tests.support.api import QUICK
 from tests.support.fake_core import FakeCore, Script

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_core_rollouts.rollout import turn_watch
+from pytest_core_rollouts.rollout import poll_schedule
 from pytest_core_rollouts.tasks.matrix import Agent
 from tests.support.fake_core import FakeCore, Fault, Script
 from tests.support.rollouts import (
@@ -27,7 +27,7 @@ USAGE = {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18}
 @pytest.fixture(autouse=True)
 def silence_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream without events is only believed for a moment."""
-    monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 0.3)
+    monkeypatch.setattr(poll_schedule, "UNPROVEN_PAUSE", 0.3)
 
 
 def test_a_right_answer_is_rewarded_and_its_session_deleted() -> None:

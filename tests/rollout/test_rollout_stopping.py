@@ -11,8 +11,9 @@ import pytest
 
 from pytest_core_rollouts.agents_api import Client
 from pytest_core_rollouts.grading.answers import Answer, Grade
-from pytest_core_rollouts.rollout import turn_watch
-from pytest_core_rollouts.rollout.attempts import Outcome, RolloutRunner
+from pytest_core_rollouts.rollout import poll_schedule
+from pytest_core_rollouts.rollout.attempts import Outcome
+from pytest_core_rollouts.rollout.runner import RolloutRunner
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.tasks.matrix import Rollout
 from pytest_core_rollouts.tasks.task import Task
@@ -28,7 +29,7 @@ INTERRUPTED = ("cancelled", None)
 @pytest.fixture(autouse=True)
 def silence_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream without events is only believed for a moment."""
-    monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 0.3)
+    monkeypatch.setattr(poll_schedule, "UNPROVEN_PAUSE", 0.3)
 
 
 async def asked_for(core: FakeCore, route: str, *, answered: bool) -> None:

@@ -15,7 +15,8 @@ import pytest
 from pytest_core_rollouts.agents_api import Client, RetryPolicy
 from pytest_core_rollouts.engine.pool import PoolStopped
 from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
-from pytest_core_rollouts.rollout.attempts import Outcome, RolloutRunner, Timeouts
+from pytest_core_rollouts.rollout.attempts import Outcome
+from pytest_core_rollouts.rollout.runner import RolloutRunner, Timeouts
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.rollout.witnesses import Witnesses
 from pytest_core_rollouts.tasks.matrix import Rollout

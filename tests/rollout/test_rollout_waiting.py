@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from pytest_core_rollouts.rollout import turn_watch
-from pytest_core_rollouts.rollout.attempts import Timeouts
+from pytest_core_rollouts.rollout import poll_schedule, turn_watch
+from pytest_core_rollouts.rollout.runner import Timeouts
 from tests.support.api import quick
 from tests.support.fake_core import FakeCore, Fault, Request, Script
 from tests.support.rollouts import RIGHT, TIMEOUTS, json_reply, on, only_session, plan, refused, run
@@ -20,7 +20,7 @@ from tests.support.waiting import no_hang
 @pytest.fixture(autouse=True)
 def silence_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream without events is only believed for a moment."""
-    monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 0.3)
+    monkeypatch.setattr(poll_schedule, "UNPROVEN_PAUSE", 0.3)
 
 
 def test_time_that_core_asks_to_wait_is_given_back() -> None:
@@ -90,7 +90,7 @@ def test_a_rollout_costs_at_most_eight_requests_while_its_stream_lives(
     prepare_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also for a Turn that runs for longer than a stream without events is believed."""
-    monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 1.0)
+    monkeypatch.setattr(poll_schedule, "UNPROVEN_PAUSE", 1.0)
     with FakeCore(script=lambda body: Script(prepare_seconds=prepare_seconds, turn_seconds=3, answer=RIGHT)) as core:
         assert run(core, timeouts=Timeouts(first_poll=0.4)).verdict == ("completed", 1.0)
         first_look = {0.0: ["turns"], 0.1: [], 0.8: ["turns"]}  # none: the stream had announced the Turn
@@ -102,7 +102,7 @@ def test_a_rollout_costs_at_most_eight_requests_while_its_stream_lives(
 def test_what_happened_before_a_stream_that_opens_late_is_looked_for_once_it_is_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 20.0)
+    monkeypatch.setattr(poll_schedule, "UNPROVEN_PAUSE", 20.0)
     with FakeCore(script=lambda body: Script(prepare_seconds=0.4, session_failure="no room")) as core:
         core.fault = on("events", Fault(delay=0.8))
         ran = run(core, plan(timeout=60, retries=0), timeouts=Timeouts(first_poll=0.1))
@@ -151,8 +151,8 @@ def test_a_failure_announced_by_the_stream_is_found_at_once() -> None:
 
 
 def test_without_a_stream_looks_grow_rare(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_watch, "BACKOFF_FIRST", 0.02)
-    monkeypatch.setattr(turn_watch, "BACKOFF_MAX", 0.3)
+    monkeypatch.setattr(poll_schedule, "BACKOFF_FIRST", 0.02)
+    monkeypatch.setattr(poll_schedule, "BACKOFF_MAX", 0.3)
     with FakeCore(script=lambda body: Script(turn_seconds=2.0, answer=RIGHT)) as core:
         core.fault = on("events", Fault(status=503))
         assert run(core).verdict == ("completed", 1.0)
@@ -163,7 +163,7 @@ def test_without_a_stream_looks_grow_rare(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_stream_that_falls_silent_hands_over_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_watch, "UNPROVEN_PAUSE", 20.0)
+    monkeypatch.setattr(poll_schedule, "UNPROVEN_PAUSE", 20.0)
     with FakeCore(script=lambda body: Script(turn_seconds=1.0, stream="silent", answer=RIGHT)) as core:
         ran = run(core, plan(timeout=60), retry=quick(stream_silence=0.8))
         assert ran.verdict == ("completed", 1.0)
@@ -173,7 +173,7 @@ def test_a_stream_that_falls_silent_hands_over_to_the_clock(monkeypatch: pytest.
 
 def test_looks_without_a_stream_are_one_request_each_15_seconds() -> None:
     requests_a_look = 1 + 1 / turn_watch.SESSION_POLL_INTERVAL
-    assert turn_watch.BACKOFF_MAX / requests_a_look >= 15
+    assert poll_schedule.BACKOFF_MAX / requests_a_look >= 15
 
 
 def test_an_event_that_comes_before_its_truth_does_not_end_the_watch() -> None:

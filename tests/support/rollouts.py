@@ -15,7 +15,8 @@ from typing import Any
 from pytest_core_rollouts.agents_api import Client, RetryPolicy
 from pytest_core_rollouts.grading.answers import Answer, Grade, grade_answer
 from pytest_core_rollouts.records.record import RolloutRecord
-from pytest_core_rollouts.rollout.attempts import Outcome, RolloutRunner, Timeouts
+from pytest_core_rollouts.rollout.attempts import Outcome
+from pytest_core_rollouts.rollout.runner import RolloutRunner, Timeouts
 from pytest_core_rollouts.rollout.stopping import Stop
 from pytest_core_rollouts.tasks.matrix import Agent, Rollout
 from pytest_core_rollouts.tasks.task import Task
