@@ -144,12 +144,13 @@ def _load(pickled: bytes | None, path: Path | None, task_id: str, digest: str) -
 
 def _encode(grade: Grade) -> bytes:
     reasons = [[reason.path, jsonable(reason.expected), jsonable(reason.answered)] for reason in grade.reasons]
-    reply = json.dumps({"reward": grade.reward, "reasons": reasons, "note": grade.note}).encode()
+    known = {"reward": grade.reward, "metrics": dict(grade.metrics)}
+    reply = json.dumps({**known, "reasons": reasons, "note": grade.note}).encode()
     if len(reply) <= REPLY_LIMIT:
         return reply
     # A grader may quote files of an agent. Their size must not turn its reward into a missing one.
     note = f"the grader's reasons and note have {len(reply):,} bytes and were left out"
-    return json.dumps({"reward": grade.reward, "reasons": [], "note": note}).encode()
+    return json.dumps({**known, "reasons": [], "note": note}).encode()
 
 
 def _encode_error(error: BaseException, grader: Path | None) -> bytes:

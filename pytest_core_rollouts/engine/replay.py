@@ -236,10 +236,10 @@ class Replayer:
         except GraderFailed as failure:
             policy = LocalFault(failure.code).policy
             record = replace(record, status=policy.status, reward=policy.reward, error=str(failure))
-            return self.explain(replace(record, reasons=(), notes=notes, outputs=outputs), None)
+            return self.explain(replace(record, reasons=(), metrics={}, notes=notes, outputs=outputs), None)
         except RecordsError as failure:
             record = replace(record, status="error", reward=None, error=str(failure))
-            return self.explain(replace(record, reasons=(), notes=notes, outputs=outputs), None)
+            return self.explain(replace(record, reasons=(), metrics={}, notes=notes, outputs=outputs), None)
         if grade.note and grade.note not in notes:
             notes.append(grade.note)
         graded = replace(
@@ -248,6 +248,7 @@ class Replayer:
             reward=grade.reward,
             error=None,
             reasons=[dict(vars(reason)) for reason in grade.reasons],
+            metrics=dict(grade.metrics),
             outputs=outputs,
             notes=notes,
         )

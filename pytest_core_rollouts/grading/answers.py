@@ -48,6 +48,7 @@ __all__ = [
     "ANSWER_LIMIT",
     "DEFAULT_TOLERANCE",
     "DEPTH_LIMIT",
+    "METRICS_LIMIT",
     "MISSING",
     "NOTHING",
     "NUMBER_LIMIT",
@@ -73,6 +74,9 @@ ANSWER_LIMIT: Final = 1024 * 1024
 TEXT_LIMIT: Final = 64 * 1024
 """Bytes (as UTF-8) kept of an answer that is not JSON."""
 REASONS_LIMIT: Final = 100
+METRICS_LIMIT: Final = 32
+"""Metrics of one grade; of a metric's name, `NAME_LIMIT` characters."""
+NAME_LIMIT: Final = 64
 NO_FILES: Final = "no answer.json: the agent left no files in /workspace/outputs"
 """The `problem` of an Answer if the agent did nothing."""
 
@@ -96,6 +100,8 @@ class Answer:
 class Grade:
     """A reward in [0, 1], the differences that led to it (at most `REASONS_LIMIT`), a note on the answer as a whole.
 
+    `metrics` are further numbers by name, such as `{"style": 0.7, "tests_passed": 11}`, which are reported and never
+    count: at most `METRICS_LIMIT` finite ones.
     The reward is rounded to 12 decimals, so that equal credit is equal in whatever order it was added up.
     Numbers of other libraries, such as NumPy's, are taken too.
     Raises TypeError for a reward that is not a number (a bool is not), ValueError for one outside [0, 1].
@@ -104,14 +110,35 @@ class Grade:
     reward: float
     reasons: tuple[Reason, ...] = ()
     note: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "metrics", _checked_metrics(self.metrics))
         if isinstance(self.reward, bool) or not is_number(self.reward):
             raise TypeError(f"a reward must be a number from 0 to 1, not {self.reward!r:.200}")
         reward = round_reward(float(self.reward))
         if not 0 <= reward <= 1:
             raise ValueError(f"a reward must be from 0 to 1, not {self.reward!r:.200}")
         object.__setattr__(self, "reward", reward)
+
+
+def _checked_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics as floats. Raises TypeError or ValueError."""
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"metrics must be a mapping of names to numbers, not {metrics!r:.200}")
+    if len(metrics) > METRICS_LIMIT:
+        raise ValueError(f"a grade can have at most {METRICS_LIMIT} metrics, not {len(metrics):,}")
+    checked: dict[str, float] = {}
+    given: Mapping[Any, Any] = metrics
+    for name, value in given.items():
+        if not isinstance(name, str) or not name.strip() or len(name) > NAME_LIMIT or not name.isprintable():
+            raise ValueError(f"a metric's name must be 1 to {NAME_LIMIT} printable characters, not {name!r:.200}")
+        if isinstance(value, bool) or not is_number(value):
+            raise TypeError(f"the metric {name} must be a number, not {value!r:.200}")
+        checked[name] = float(value)
+        if not math.isfinite(checked[name]):
+            raise ValueError(f"the metric {name} must be finite, not {value!r:.200}")
+    return checked
 
 
 def round_reward(reward: float) -> float:

@@ -89,6 +89,10 @@ def _is_string(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
 def _is_kept_file(value: Any) -> bool:
     """Return True for an entry that `kept_files` can have written."""
     if not isinstance(value, dict) or type(value.get("size")) is not int:
@@ -319,6 +323,14 @@ class RolloutRecord:
     tags: Sequence[str] = field(
         default=(),
         metadata=_column("the task's tags", _LIST, "nothing", entries=("strings", _is_string), shared=True),
+    )
+    metrics: Mapping[str, float] = field(
+        default_factory=dict,
+        metadata=_column(
+            "further numbers of the grader, by name; they are reported and never count",
+            _OBJECT,
+            entries=("finite numbers", _is_finite),
+        ),
     )
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ from pytest_core_rollouts.report.changes import could_see
 from pytest_core_rollouts.results.comparison import Baseline, Comparison, compare
 from pytest_core_rollouts.results.health import fault_kind
 from pytest_core_rollouts.results.number_text import between, decimal, p_value_text, signed
-from pytest_core_rollouts.results.scores import AgentScore, Estimate
+from pytest_core_rollouts.results.scores import METRICS_SHOWN, AgentScore, Estimate
 from pytest_core_rollouts.results.significance import LEVEL
 from pytest_core_rollouts.results.summary import Summary, agent_key, summarize
 
@@ -164,6 +164,7 @@ def _agent(agent: AgentScore, tasks: Mapping[str, int]) -> dict[str, Any]:
         "tasksSolved": {"text": str(solved), "most": solved.most, "missing": agent.missing},
         "passAt": [{"k": k, **figure(agent.pass_at(k))} for k in ks],
         "passHat": [{"k": k, **figure(agent.pass_hat(k))} for k in ks],
+        "metrics": [[metric.name, str(metric), metric.rows] for metric in agent.metrics[:METRICS_SHOWN]],
         "duration": agent.mean_duration,
         "tokens": agent.tokens,
         "tokensUnknown": agent.tokens_unknown,
@@ -256,6 +257,7 @@ def _detail(record: RolloutRecord, items_limit: int | None, hide_expected: bool)
         "notes": record.notes,
         "outputs": record.outputs,
         "reasons": [_reason(reason, hide_expected) for reason in record.reasons],
+        "metrics": record.metrics,
         "answer": None if record.answer is None else _text(record.answer, limit=None),
         "answerText": record.answer_text,
         "kept": record.items is not None,

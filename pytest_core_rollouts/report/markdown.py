@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_core_rollouts.report.cells import Column, escape, prose, table, table_width, wrapped
 from pytest_core_rollouts.results.number_text import UNKNOWN, between, decimal
-from pytest_core_rollouts.results.scores import AgentScore, Estimate, TaskScore, TasksSolved
+from pytest_core_rollouts.results.scores import METRICS_SHOWN, AgentScore, Estimate, Metric, TaskScore, TasksSolved
 from pytest_core_rollouts.results.summary import Summary
 from pytest_core_rollouts.text import listed
 
@@ -54,6 +54,8 @@ def _parts(summary: Summary, *, width: int | None = None, whole: bool = True, gr
         yield faults
     if warnings := _list([f"- warning: {prose(warning)}" for warning in summary.warnings], width):
         yield warnings
+    if metrics := _metrics(summary):
+        yield metrics
     if summary.samples[1] > 1 and (whole or 0 < summary.solved < summary.graded):
         yield _estimates(summary)
         if few := _few_samples(summary, width, None if whole else FEW_TASKS):
@@ -211,6 +213,29 @@ def _faults_by_kind(summary: Summary, most: int | None) -> str:
     if len(ordered) > len(lines):
         lines.append(f"- and {_counted(len(ordered) - len(lines), 'more kind')} of errors\n")
     return "".join(lines)
+
+
+# Metrics
+
+
+def _metrics(summary: Summary) -> str:
+    """Return the mean of each metric of the graders, and of how many rollouts if some graded ones do not have it."""
+    names = sorted({metric.name for agent in summary.agents for metric in agent.metrics})
+    if not names:
+        return ""
+    shown = names[:METRICS_SHOWN]
+    columns = [Column("mean of metric", list(map(escape, shown)), numeric=False)]
+    for agent in summary.agents:
+        of_agent = {metric.name: metric for metric in agent.metrics}
+        columns.append(Column(escape(agent.label), [_metric(of_agent.get(name), agent) for name in shown]))
+    more = f"\n{len(names) - len(shown):,} more metrics.\n" if len(names) > len(shown) else ""
+    return table(columns) + more
+
+
+def _metric(metric: Metric | None, agent: AgentScore) -> str:
+    if metric is None:
+        return UNKNOWN
+    return str(metric) if metric.rows == agent.graded else f"{metric} [{metric.rows}/{agent.graded}]"
 
 
 # pass@k and pass^k

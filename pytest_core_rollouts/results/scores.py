@@ -11,12 +11,29 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pytest_core_rollouts.results import passing
 from pytest_core_rollouts.results.health import GroupHealth
 from pytest_core_rollouts.results.number_text import decimal
 from pytest_core_rollouts.results.passing import PassRate, pass_at_k, pass_hat_k
+
+METRICS_SHOWN: Final = 32
+"""Metrics that reports show of an agent. Graders of many tasks may have many."""
+
+
+class Metric(NamedTuple):
+    """The mean of a metric over the `rows` that have a reward and the metric. `str()` is the mean.
+
+    The mean of an agent is that of its tasks' means.
+    """
+
+    name: str
+    mean: Fraction
+    rows: int
+
+    def __str__(self) -> str:
+        return f"{float(self.mean):.4g}"
 
 
 @dataclass(frozen=True)
@@ -36,6 +53,7 @@ class TaskScore:
     tags: frozenset[str] = frozenset()  # of all its rows
     tokens: int | None = None  # None if no row has a usage
     tokens_unknown: int = 0  # rows whose usage is unknown
+    metrics: tuple[Metric, ...] = ()  # by name
 
     @property
     def graded(self) -> int:
@@ -188,6 +206,18 @@ class AgentScore:
             groups=GroupHealth.none(),
             faults=(),
             whys=tuple(why for why in self.whys if why[0] in ids),
+        )
+
+    @cached_property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metrics of graders, by name."""
+        found: dict[str, list[Metric]] = {}
+        for metric in (metric for task in self.tasks for metric in task.metrics):
+            found.setdefault(metric.name, []).append(metric)
+        means = {name: sum((one.mean for one in of_tasks), Fraction(0)) for name, of_tasks in found.items()}
+        return tuple(
+            Metric(name, means[name] / len(of_tasks), sum(one.rows for one in of_tasks))
+            for name, of_tasks in sorted(found.items())
         )
 
     @cached_property

@@ -14,7 +14,7 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -29,7 +29,7 @@ from pytest_core_rollouts.results.health import (
     is_grader_error,
     is_unexplained,
 )
-from pytest_core_rollouts.results.scores import AgentScore, TaskScore
+from pytest_core_rollouts.results.scores import AgentScore, Metric, TaskScore
 
 
 @dataclass(frozen=True)
@@ -207,10 +207,20 @@ def _task_score(task: str, rows: Sequence[RolloutRecord]) -> TaskScore:
         interrupted=interrupted,
         failed_turns=sum(map(is_unexplained, rows)),
         grader_errors=sum(map(is_grader_error, rows)),
+        metrics=tuple(_metrics(rows)),
         tags=frozenset(tag for row in rows for tag in row.tags),
         tokens=sum(tokens) if tokens else None,
         tokens_unknown=len(rows) - len(tokens),
     )
+
+
+def _metrics(rows: Iterable[RolloutRecord]) -> Iterator[Metric]:
+    values: dict[str, list[Fraction]] = {}
+    for row in rows:
+        for name, value in row.metrics.items() if row.graded else ():
+            values.setdefault(name, []).append(_exact(value))
+    for name, found in sorted(values.items()):
+        yield Metric(name, sum(found, Fraction(0)) / len(found), len(found))
 
 
 def _exact(reward: float) -> Fraction:

@@ -119,6 +119,7 @@ class AttemptState:
             timings=self.timings,
             settings={**_settings(self.rollout), **({} if self.core is None else {"core": self.core})},
             reasons=_reasons(grade),
+            metrics={} if grade is None else dict(grade.metrics),
             answer_text=answer.text,
             answer_json="null" if is_null else None,
             outputs=outputs,

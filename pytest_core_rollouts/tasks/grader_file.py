@@ -18,7 +18,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -164,4 +164,4 @@ def as_grade(value: Any, source: str) -> Grade:
         return value
     more = f"{len(value.reasons):,} reasons; the first {REASONS_LIMIT} are listed"
     note = more if value.note is None else f"{value.note}; {more}"
-    return Grade(value.reward, tuple(value.reasons[:REASONS_LIMIT]), note)
+    return replace(value, reasons=tuple(value.reasons[:REASONS_LIMIT]), note=note)

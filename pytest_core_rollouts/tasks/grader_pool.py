@@ -236,7 +236,7 @@ def _grade_of(reply: Mapping[str, Any]) -> Grade:
     try:
         reasons = tuple(Reason(str(path), expected, answered) for path, expected, answered in reply["reasons"])
         note = reply["note"]
-        return Grade(reply["reward"], reasons, None if note is None else str(note))
+        return Grade(reply["reward"], reasons, None if note is None else str(note), reply["metrics"])
     except (KeyError, TypeError, ValueError) as error:
         raise GraderFailed(f"the grader's process sent an invalid Grade: {error}") from None
 

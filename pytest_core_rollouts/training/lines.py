@@ -29,7 +29,7 @@ def group_lines(groups: Sequence[Group], exchanges: Exchanges | None = None, *, 
 
     `text`: whether exchanges include their request and response. Raises CaptureError.
     """
-    labels = _label_names(groups)
+    labels, metrics = _label_names(groups), _metric_names(groups)
     for group in groups:
         yield _line(
             {
@@ -40,7 +40,7 @@ def group_lines(groups: Sequence[Group], exchanges: Exchanges | None = None, *, 
                 "signal": group.signal,
                 "mean": group.mean,
                 "std": group.std,
-                "samples": [_sample(sample, exchanges, text=text) for sample in group.samples],
+                "samples": [_sample(sample, exchanges, metrics, text=text) for sample in group.samples],
             }
         )
 
@@ -50,7 +50,7 @@ def conversation_lines(groups: Sequence[Group]) -> Iterator[bytes]:
 
     Every row must have its Items. Raises RecordsError.
     """
-    labels = _label_names(groups)
+    labels, metrics = _label_names(groups), _metric_names(groups)
     for group in groups:
         for sample in group.samples:
             if sample.masked:
@@ -65,6 +65,7 @@ def conversation_lines(groups: Sequence[Group]) -> Iterator[bytes]:
                     "reward": _float(record.reward),
                     "advantage": sample.advantage,
                     "messages": conversation(record.items or ()),
+                    **_metrics(record, metrics),
                 }
             )
 
@@ -75,7 +76,7 @@ def sequence_lines(groups: Sequence[Group], exchanges: Exchanges, counts: Counte
     Adds to `counts`: `rollouts` with a line, their `requests` and `sequences`, and `silent` rollouts, which made no
     request. Raises CaptureError.
     """
-    labels = _label_names(groups)
+    labels, metrics = _label_names(groups), _metric_names(groups)
     for group in groups:
         for sample in group.samples:
             if sample.masked:
@@ -97,6 +98,7 @@ def sequence_lines(groups: Sequence[Group], exchanges: Exchanges, counts: Counte
                         "sequences": len(found),
                         "labels": _labels(sample.record, labels),
                         "complete": group.complete,
+                        **_metrics(sample.record, metrics),
                     }
                 )
 
@@ -119,9 +121,9 @@ def _labels(record: RolloutRecord, names: Sequence[str]) -> dict[str, str]:
     return {name: str(record.labels.get(name, "")) for name in names}
 
 
-def _sample(sample: Sample, exchanges: Exchanges | None, *, text: bool) -> dict[str, Any]:
+def _sample(sample: Sample, exchanges: Exchanges | None, metrics: Sequence[str], *, text: bool) -> dict[str, Any]:
     record = sample.record
-    line = {
+    line: dict[str, Any] = {
         "rollout_id": record.rollout_id,
         "sample": record.sample,
         "status": record.status,
@@ -129,6 +131,7 @@ def _sample(sample: Sample, exchanges: Exchanges | None, *, text: bool) -> dict[
         "advantage": sample.advantage,
         "masked": sample.masked,
         "error": record.error or "",
+        **_metrics(record, metrics),
     }
     if exchanges is not None:
         line["exchanges"] = [] if sample.masked else [_exchange(one, text=text) for one in exchanges(sample)]
@@ -151,6 +154,16 @@ def _exchange(exchange: Exchange, *, text: bool) -> dict[str, Any]:
 
 def _label_names(groups: Iterable[Group]) -> list[str]:
     return sorted({name for group in groups for name in group.first.labels})
+
+
+def _metrics(record: RolloutRecord, names: Sequence[str]) -> dict[str, dict[str, float | None]]:
+    """Return the member `metrics`, with null for those that the row does not have; nothing if no row has one."""
+    return {"metrics": {name: _float(record.metrics.get(name)) for name in names}} if names else {}
+
+
+def _metric_names(groups: Iterable[Group]) -> list[str]:
+    """Return the metrics of all samples: each line has the same columns."""
+    return sorted({name for group in groups for sample in group.samples for name in sample.record.metrics})
 
 
 def _float(value: Any) -> float | None:

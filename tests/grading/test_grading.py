@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 import unicodedata
 from decimal import Decimal
@@ -533,6 +534,27 @@ def test_a_reward_is_from_zero_to_one(value: float) -> None:
 def test_a_reward_is_a_number(value: Any) -> None:
     with pytest.raises(TypeError, match="a reward must be a number"):
         Grade(value)
+
+
+def test_metrics_are_finite_numbers_by_printable_names() -> None:
+    metrics = {"style": 0.7, "tests": 11, "a delta": Decimal("-0.5")}
+    assert Grade(1, metrics=metrics).metrics == {"style": 0.7, "tests": 11.0, "a delta": -0.5}  # type: ignore[arg-type]
+    assert Grade(1).metrics == {}
+    bad: list[tuple[Any, type[Exception], str]] = [
+        ([("a", 1)], TypeError, "metrics must be a mapping of names to numbers"),
+        ({"a": True}, TypeError, "the metric a must be a number, not True"),
+        ({"a": "1"}, TypeError, "the metric a must be a number, not '1'"),
+        ({"a": float("nan")}, ValueError, "the metric a must be finite, not nan"),
+        ({"a": 1e999}, ValueError, "the metric a must be finite, not inf"),
+        ({"": 1}, ValueError, "a metric's name must be 1 to 64 printable characters, not ''"),
+        ({1: 1}, ValueError, "a metric's name must be 1 to 64 printable characters, not 1"),
+        ({"a\n": 1}, ValueError, "a metric's name must be"),
+        ({"a" * 65: 1}, ValueError, "a metric's name must be"),
+        ({str(n): n for n in range(33)}, ValueError, "a grade can have at most 32 metrics, not 33"),
+    ]
+    for given, kind, words in bad:
+        with pytest.raises(kind, match=re.escape(words)):
+            Grade(1.0, metrics=given)
 
 
 def test_a_whole_reward_becomes_a_float() -> None:

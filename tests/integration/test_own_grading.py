@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +38,32 @@ def test_each_task_can_have_its_own_grader(project: Project, core: FakeCore, wor
     assert outcomes(result) == {"passed": 1, "failed": 1}, text_of(result)
     assert {task: row["reward"] for task, row in rows(project).items()} == {"a": 0.25, "b": 1.0}
     assert "SECRET_OF_THE_GRADER" not in bodies(core)
+
+
+def test_metrics_of_a_grader_are_in_rows_reports_and_replays(project: Project) -> None:
+    grader = (
+        "from pytest_core_rollouts import Grade\n"
+        "def grade(answer, rollout):\n"
+        "    return Grade(1, metrics={'style': STYLE, **({'tests': 11} if rollout.sample else {})})\n"
+    )
+    project.task("a")
+    project.write("tasks/a/grader.py", grader.replace("STYLE", "0.25 + rollout.sample / 2"))
+    result = project.run("tasks", "--samples", "2")
+    result.stdout.fnmatch_lines(["| mean of metric | *default |", "| style * 0.5 |", "| tests * 11 [[]1/2] |"])
+
+    def metrics(path: Path) -> list[Any]:
+        found = [json.loads(line) for line in path.read_text().splitlines()]
+        return [(row["reward"], row["metrics"]) for row in sorted(found, key=lambda row: str(row["rollout_id"]))]
+
+    file = project.results[0]
+    assert metrics(file) == [(1.0, {"style": 0.25}), (1.0, {"style": 0.75, "tests": 11.0})]
+    project.write("tasks/a/grader.py", grader.replace("STYLE", "1"))
+    project.run("tasks", "--rollout-replay", str(file), "--rollout-out", "replayed.jsonl")
+    replayed = metrics(project.path / "replayed.jsonl")
+    assert replayed == [(1.0, {"style": 1.0}), (1.0, {"style": 1.0, "tests": 11.0})]
+    project.write("tasks/a/grader.py", "def grade(answer): raise ValueError\n")
+    project.run("tasks", "--rollout-replay", str(file), "--rollout-out", "failed.jsonl")
+    assert metrics(project.path / "failed.jsonl") == [(None, {})] * 2
 
 
 def test_reasons_of_a_grader_are_shown_key_by_key(project: Project) -> None:

@@ -50,7 +50,7 @@ def test_fields_stand_in_the_documented_order() -> None:
         *("duration_s", "usage", "items", "error"),
         *("schema", "run_id", "group_id", "agent", "labels", "attempt", "started_at", "timings", "settings"),
         *("input_digest", "grading_digest", "reasons", "answer_text", "outputs", "items_file", "notes", "planned"),
-        *("request_ids", "answer_json", "masked", "spent", "why", "split", "tags"),
+        *("request_ids", "answer_json", "masked", "spent", "why", "split", "tags", "metrics"),
     ]
 
 

@@ -14,6 +14,7 @@ from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.report.html import write_html
 from pytest_core_rollouts.results.comparison import load_baseline
 from tests.report.conftest import Viewer, turning, wait_until_drawn
+from tests.support.rows import run
 from tests.support.trajectories import TASKS, agent_message, many_outcomes, row, write
 
 if TYPE_CHECKING:
@@ -59,6 +60,14 @@ def test_the_overview_has_figures_curves_health_and_every_sample(viewer: Viewer,
     assert page.locator("svg.chart .band").count() == 2
     assert page.locator(".health").count() == 2
     assert "503 execution_unavailable" in page.inner_text(".faults")
+
+
+def test_metrics_are_shown_for_agents_and_rollouts(viewer: Viewer, tmp_path: Path) -> None:
+    rows = [*run({"a": [1.0]}, metrics={"style": 0.5}), *run({"b": [0.0]}, metrics={"style": 0.25, "lines": 7})]
+    report = made(tmp_path, rows)
+    assert {"lines: 7", "style: 0.375"} <= set(texts(viewer.open(report), "table.agents td div"))
+    page = viewer.open(report, f"#/rollout/{rows[1].rollout_id}")
+    assert {"lines: 7", "style: 0.25"} <= set(texts(page, ".grading li"))
 
 
 def test_every_outcome_is_shown_by_more_than_its_color(viewer: Viewer, report: Path) -> None:

@@ -23,6 +23,7 @@ from pytest_core_rollouts.report import html_data
 from pytest_core_rollouts.report.html import HtmlReportError, write_html
 from pytest_core_rollouts.report.html_data import outcome
 from pytest_core_rollouts.results.comparison import load_baseline
+from tests.support.rows import run
 from tests.support.tables import rows
 from tests.support.trajectories import HOSTILE, TASKS, agent_message, conversation, many_outcomes, row, write
 
@@ -183,6 +184,15 @@ def test_figures_are_those_of_every_other_report(tmp_path: Path) -> None:
     assert low < 0.625 < high
     groups = agent["groups"]
     assert (groups["signal"], groups["all_one"], groups["all_zero"], groups["complete"]) == (1, 1, 0, 2)
+
+
+def test_metrics_are_in_the_figures_of_agents_and_in_each_rollout(tmp_path: Path) -> None:
+    rows = [*run({"a": [1.0]}, metrics={"style": 0.5}), *run({"b": [0.0]}, metrics={"style": 0.25, "lines": 7})]
+    records = write(tmp_path / "run.jsonl", rows)
+    write_html([records], tmp_path / "report.html")
+    report = Report(tmp_path / "report.html")
+    assert [agent["metrics"] for agent in report.index["agents"]] == [[["lines", "7", 1], ["style", "0.375", 2]]]
+    assert [detail["metrics"] for detail in report.details] == [{"style": 0.5}, {"style": 0.25, "lines": 7}]
 
 
 def test_what_never_ran_is_counted_by_task(report: Report) -> None:

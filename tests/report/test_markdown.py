@@ -26,6 +26,21 @@ def tables(text: str) -> list[list[list[str]]]:
     return [[cells(line) for line in block] for block in blocks if block[0].startswith("|")]
 
 
+def test_mean_of_a_metric_is_over_tasks_and_says_if_rollouts_lack_it() -> None:
+    rows = [
+        *run({"A": (1.0,) * 3}, agents=2, metrics={"style": 0.3, "|odd|": -2}),
+        *run({"B": (0.0, 1.0)}, agents=2, metrics={"style": 0.6}),
+        *run({"A": (1.0, None)}, agents=2, harness="claude_sdk", metrics={"lines": 1_234_567}),
+    ]
+    summary = summarize(rows)
+    [table] = [one for one in tables(markdown(summary)) if one[0][0] == "mean of metric"]
+    assert table[0] == ["mean of metric", "claude_sdk", "codex"]
+    assert table[2:] == [["lines", "1.235e+06", "-"], ["style", "-", "0.45"], [r"\|odd\|", "-", "-2 [3/5]"]]
+    assert "| style" in terminal(summary)
+    many = run({"A": (1.0,)}, metrics={f"m{number:02}": number for number in range(40)})
+    assert "8 more metrics." in markdown(summarize(many))
+
+
 def test_the_report_of_a_run_with_faults() -> None:
     rows = [
         *run({"A": (1.0, None, None, None), "B": (None,) * 4}, agents=2, duration_s=2.04),

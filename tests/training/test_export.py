@@ -42,6 +42,13 @@ def test_a_line_a_group(export: Exporter, tmp_path: Path) -> None:
     assert export.err == "exported 2 groups, 6 samples\n"
 
 
+def test_metrics_are_the_same_columns_in_each_line(export: Exporter, tmp_path: Path) -> None:
+    rows = [*run({"a": [1.0]}, metrics={"style": 1}), *run({"b": [0.0]}, metrics={"lines": 7})]
+    file = write(tmp_path / "a.jsonl", rows)
+    samples = [group["samples"][0] for group in export(file)]
+    assert [sample["metrics"] for sample in samples] == [{"lines": None, "style": 1.0}, {"lines": 7.0, "style": None}]
+
+
 def test_without_the_deviation(export: Exporter, tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", run({"t": [1.0, 0.0, 0.0, 0.0]}))
     [group] = export(file, "--advantage", "dr-grpo")

@@ -16,6 +16,7 @@ const shownK = () => {
 const agentsTable = () => {
   const most = shownK();
   const tokens = report.agents.some((agent) => agent.tokens !== null);
+  const metrics = report.agents.some((agent) => agent.metrics.length);
   const heads = [
     "Agent",
     "Mean reward",
@@ -27,6 +28,7 @@ const agentsTable = () => {
     "Graded",
     "Mean time",
     tokens && "Tokens",
+    metrics && "Metrics",
   ].filter(Boolean);
   const numeric = new Set(["Tasks solved", "pass@1", `pass@${most}`, "Graded", "Mean time", "Tokens"]);
   const body = report.agents.map((agent, at) => {
@@ -83,6 +85,14 @@ const agentsTable = () => {
           "td",
           { class: "num", title: agent.tokensUnknown ? `Unknown for ${plural(agent.tokensUnknown, "rollout")}` : null },
           short(agent.tokens),
+        ),
+      metrics &&
+        h(
+          "td",
+          { class: "small", title: "Means over tasks, of the rollouts that have the metric" },
+          agent.metrics.map(([name, mean, rows]) =>
+            h("div", { title: plural(rows, "rollout") }, `${oneLine(name, 70)}: ${mean}`),
+          ),
         ),
     );
   });

@@ -100,6 +100,14 @@ const grading = (row, detail) => {
       ),
       reasonsTable(detail.reasons),
     ],
+    Object.keys(detail.metrics).length > 0 && [
+      h("h2", null, "Metrics"),
+      h(
+        "ul",
+        { class: "notes" },
+        Object.entries(detail.metrics).map(([name, value]) => h("li", null, `${oneLine(name, 70)}: ${value}`)),
+      ),
+    ],
     detail.notes.length > 0 &&
       h(
         "ul",
