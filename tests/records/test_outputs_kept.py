@@ -224,9 +224,10 @@ def test_secrets_are_masked_in_contents_and_names(tmp_path: Path) -> None:
 def test_a_file_that_was_changed_since_is_detected(tmp_path: Path) -> None:
     out = tmp_path / "r1.jsonl"
     (row,) = keep_files(out, "id", 1, {"a": b"one"}, NO_MASKS)
-    (tmp_path / row["file"]).write_bytes(b"two")
-    with pytest.raises(RecordsError, match="is not what the row of"):
-        read_kept_files(out, [row])
+    for content in (b"two", b"longer", b""):
+        (tmp_path / row["file"]).write_bytes(content)
+        with pytest.raises(RecordsError, match="is not what the row of"):
+            read_kept_files(out, [row])
     (tmp_path / row["file"]).unlink()
     with pytest.raises(RecordsError, match=r"/a1/0001: missing, but rows of .* name it; put \.r1\.files back"):
         read_kept_files(out, [row])
