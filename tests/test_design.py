@@ -26,7 +26,7 @@ ROOMS = {
     "engine": "rollout results training agents_api records tasks grading embedded",
     "rollout": "agents_api records tasks grading text",
     "report": "results records text",
-    "results": "agents_api records text",
+    "results": "agents_api records tasks text",
     "training": "records",
     "grader_worker": "records tasks grading embedded",
     "agents_api": "strict_json text",
@@ -57,9 +57,10 @@ INSIDE = {
         "__init__ runner attempts attempt_state fetching session_creation adaptive_limit session_adoption "
         "session_deletion late_usage turn_watch poll_schedule dialects stopping witnesses"
     ),
-    "report": "__init__ history html html_data by changes markdown verdicts cells progress",
+    "report": "__init__ history html html_data by changes markdown costs verdicts cells progress",
     "results": (
-        "__init__ history gate gate_kinds scope comparison summary scores health number_text passing significance"
+        "__init__ history gate gate_kinds scope comparison summary scores prices health number_text passing "
+        "significance"
     ),
     "training": "__init__ lines sequences conversations captures groups",
     "agents_api": "__init__ client sse transport address responses retry errors fault_policies types",

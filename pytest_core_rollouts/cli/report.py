@@ -26,6 +26,7 @@ from pytest_core_rollouts.results.comparison import (
 )
 from pytest_core_rollouts.results.gate import GateError, judge, parse_gate, scope_problem
 from pytest_core_rollouts.results.gate_kinds import Gate
+from pytest_core_rollouts.results.prices import Prices, PricesError
 from pytest_core_rollouts.results.scope import tags_of
 from pytest_core_rollouts.results.scores import AgentScore
 from pytest_core_rollouts.results.summary import Summary, summarize
@@ -48,6 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hide-expected", action="store_true", help="leave expected values out of the HTML report")
     parser.add_argument(
         "--gate", metavar="EXPR", action="append", default=[], help="exit with 1 unless this gate passes; repeatable"
+    )
+    parser.add_argument(
+        "--prices", metavar="FILE", type=Path, help="YAML or JSON with dollars per million tokens of each model"
     )
     add_allow_missing(parser)
     add_by(parser)
@@ -72,10 +76,11 @@ def run(arguments: argparse.Namespace) -> int:
     gates = _gates(arguments)
     if arguments.html is not None:
         _require_regular_files(arguments.files)
+    prices = None if arguments.prices is None else _load_prices(arguments.prices)
     files = read_files(arguments.files)
     rows = select_rows(files, arguments.run)
     baseline = None if arguments.baseline is None else _load_baseline(arguments)
-    summary = summarize(rows)
+    summary = summarize(rows, prices=prices)
     _require_scopes(gates, summary)
     judgments = judge(gates, summary, baseline, accepts_missing=arguments.allow_missing)
     compared = comparisons(summary, baseline)
@@ -133,6 +138,13 @@ def _gates(arguments: argparse.Namespace) -> list[Gate]:
         if gate.needs_baseline and arguments.baseline is None:
             raise CommandError(f"--gate {gate.expression}: requires a baseline; add --baseline FILE")
     return gates
+
+
+def _load_prices(path: Path) -> Prices:
+    try:
+        return Prices.load(path)
+    except PricesError as error:
+        raise CommandError(f"--prices: {error}") from None
 
 
 def _require_scopes(gates: Iterable[Gate], summary: Summary) -> None:

@@ -127,6 +127,12 @@ OPTIONS: Final = (
     _value("run", "ID", "Id of this run: 1 to 40 of A-Z a-z 0-9 -. Default: made from the time.", in_ini=False),
     _value("plan-from", "PATH", "JSONL of an earlier run, by whose durations shards get the same amount of work."),
     _value("max-time", "S", "Stop starting rollouts after this time: seconds, 90m or 2h. Default: no limit."),
+    _value(
+        "prices",
+        "PATH",
+        "YAML or JSON file with the prices of models, in dollars per million tokens: reports then show what rollouts "
+        "cost.",
+    ),
     _value("max-tokens", "N", "Stop starting rollouts once this many tokens are used. Default: no limit."),
     _value(
         "replay", "PATH", "Grade the answers in this JSONL again with the current tasks, without running any agent."

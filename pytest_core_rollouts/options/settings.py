@@ -29,6 +29,7 @@ from pytest_core_rollouts.records.record import RecordsError
 from pytest_core_rollouts.report.html import HtmlReportError, require_jinja
 from pytest_core_rollouts.results.gate import AllowedErrors, parse_gate
 from pytest_core_rollouts.results.gate_kinds import Gate
+from pytest_core_rollouts.results.prices import Prices, PricesError
 from pytest_core_rollouts.rollout.dialects import OPENAGENTCORE, OPENAI, OPENAI_URL, Dialect, dialect_of
 from pytest_core_rollouts.secret_values import is_secret
 from pytest_core_rollouts.tasks.folders import find_task
@@ -88,6 +89,8 @@ class Settings:
     max_time: float | None = None
     """Seconds after which no further rollout starts."""
     max_tokens: int | None = None
+    prices: Prices | None = None
+    """Dollars per million tokens of models; None: reports show no cost."""
     retries: int = 1
     failed_turns: FailedTurns = "missing"
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -180,6 +183,7 @@ def read_settings(config: pytest.Config) -> Settings:
         resume=None if hasattr(config, "workerinput") else _resume(values, config),
         max_time=values.one("max-time", option_values.duration, None),
         max_tokens=values.one("max-tokens", option_values.positive_integer, None),
+        prices=_prices(values),
         retries=values.one("retries", option_values.count, 1),
         failed_turns=values.one("failed-turns", option_values.failed_turns, "missing"),
         labels=_labels(values),
@@ -313,6 +317,14 @@ def _report(values: OptionValues, name: str = "report") -> Path | None:
     if path is not None and path.is_dir():
         raise pytest.UsageError(f"{values.shown(name)}: {path} is a folder; add a file name")
     return path
+
+
+def _prices(values: OptionValues) -> Prices | None:
+    path = values.path("prices")
+    try:
+        return None if path is None else Prices.load(path)
+    except PricesError as error:
+        raise pytest.UsageError(f"{values.shown('prices')}: {error}") from None
 
 
 def _html(values: OptionValues) -> Path | None:

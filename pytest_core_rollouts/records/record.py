@@ -93,6 +93,10 @@ def _is_finite(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
+def _is_object_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, dict)
+
+
 def _is_kept_file(value: Any) -> bool:
     """Return True for an entry that `kept_files` can have written."""
     if not isinstance(value, dict) or type(value.get("size")) is not int:
@@ -330,6 +334,14 @@ class RolloutRecord:
             "further numbers of the grader, by name; they are reported and never count",
             _OBJECT,
             entries=("finite numbers", _is_finite),
+        ),
+    )
+    earlier_usage: Sequence[Mapping[str, Any] | None] = field(
+        default=(),
+        metadata=_column(
+            "token counts of the attempts before the last one, like `usage`; null for one that is unknown",
+            _LIST,
+            entries=("objects and null", _is_object_or_none),
         ),
     )
 

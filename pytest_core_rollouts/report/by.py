@@ -53,6 +53,7 @@ def _figures(rows: Sequence[tuple[str, AgentScore]], heads: Sequence[str]) -> st
                 "tasks solved", [f"{sum(one.solved > 0 for one in agent.tasks)}/{len(agent.tasks)}" for agent in agents]
             ),
             Column("tokens", [_tokens(agent) for agent in agents]),
+            *([Column("cost", [str(agent.cost) for agent in agents])] if any(agent.cost for agent in agents) else []),
         ]
     )
 

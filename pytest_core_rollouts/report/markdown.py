@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_core_rollouts.report.cells import Column, escape, prose, table, table_width, wrapped
+from pytest_core_rollouts.report.costs import cost_lines
 from pytest_core_rollouts.results.number_text import UNKNOWN, between, decimal
 from pytest_core_rollouts.results.scores import METRICS_SHOWN, AgentScore, Estimate, Metric, TaskScore, TasksSolved
 from pytest_core_rollouts.results.summary import Summary
@@ -50,6 +51,8 @@ def _parts(summary: Summary, *, width: int | None = None, whole: bool = True, gr
     yield _agents(summary, width)
     if notes := "".join(map(_missing_note, summary.agents)):
         yield notes
+    if costs := _list(list(cost_lines(summary)), width):
+        yield costs
     if faults := _faults_by_kind(summary, None if whole else FEW_KINDS):
         yield faults
     if warnings := _list([f"- warning: {prose(warning)}" for warning in summary.warnings], width):
@@ -140,6 +143,8 @@ def _figures(summary: Summary) -> Iterator[_Figure]:
         yield _Figure("not run", lambda agent: str(agent.not_run))
     yield _Figure("mean duration (s)", _duration)
     yield _Figure("tokens", _tokens)
+    if any(agent.cost for agent in summary.agents):
+        yield _Figure("cost", _cost)
 
 
 def _short_figures(summary: Summary) -> Iterator[_Figure]:
@@ -156,6 +161,8 @@ def _short_figures(summary: Summary) -> Iterator[_Figure]:
     yield _Figure("mean s", _duration, 2)
     if any(agent.tokens for agent in summary.agents):
         yield _Figure("tokens", _tokens, 6)
+    if any(agent.cost for agent in summary.agents):
+        yield _Figure("cost", _cost, 1)
 
 
 def _graded(agent: AgentScore) -> str:
@@ -186,6 +193,10 @@ def _tokens(agent: AgentScore) -> str:
     if agent.tokens is None:
         return UNKNOWN
     return f"{agent.tokens}+" if agent.tokens_unknown else str(agent.tokens)
+
+
+def _cost(agent: AgentScore) -> str:
+    return UNKNOWN if agent.cost is None else str(agent.cost)
 
 
 def _missing_note(agent: AgentScore) -> str:

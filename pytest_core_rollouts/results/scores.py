@@ -17,6 +17,7 @@ from pytest_core_rollouts.results import passing
 from pytest_core_rollouts.results.health import GroupHealth
 from pytest_core_rollouts.results.number_text import decimal
 from pytest_core_rollouts.results.passing import PassRate, pass_at_k, pass_hat_k
+from pytest_core_rollouts.results.prices import Cost
 
 METRICS_SHOWN: Final = 32
 """Metrics that reports show of an agent. Graders of many tasks may have many."""
@@ -54,6 +55,7 @@ class TaskScore:
     tokens: int | None = None  # None if no row has a usage
     tokens_unknown: int = 0  # rows whose usage is unknown
     metrics: tuple[Metric, ...] = ()  # by name
+    cost: Cost | None = None  # None without prices
 
     @property
     def graded(self) -> int:
@@ -132,6 +134,7 @@ class AgentScore:
     tokens_unknown: int  # rows whose usage is unknown
     groups: GroupHealth
     faults: tuple[tuple[str, int], ...]  # kinds of errors with their counts, the most frequent first
+    cost: Cost | None = None  # of all rows; None without prices
     whys: tuple[tuple[str, str, int], ...] = ()  # tasks and why graded rewards are below 1, with their counts
 
     @property
@@ -203,6 +206,7 @@ class AgentScore:
             mean_duration=None,
             tokens=sum(known) if known else None,
             tokens_unknown=sum(one.tokens_unknown for one in (*tasks, *xfails)),
+            cost=None if self.cost is None else sum((one.cost for one in (*tasks, *xfails) if one.cost), Cost()),
             groups=GroupHealth.none(),
             faults=(),
             whys=tuple(why for why in self.whys if why[0] in ids),

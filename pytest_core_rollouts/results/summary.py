@@ -29,6 +29,7 @@ from pytest_core_rollouts.results.health import (
     is_grader_error,
     is_unexplained,
 )
+from pytest_core_rollouts.results.prices import Cost, Prices
 from pytest_core_rollouts.results.scores import AgentScore, Metric, TaskScore
 
 
@@ -76,8 +77,8 @@ class Summary:
         return [1 << power for power in range(most.bit_length()) if 1 << power < most] + ([most] if most else [])
 
 
-def summarize(records: Iterable[RolloutRecord], planned: int = 0) -> Summary:
-    """Summarize the effective rows of one run, or of several merged.
+def summarize(records: Iterable[RolloutRecord], planned: int = 0, *, prices: Prices | None = None) -> Summary:
+    """Summarize the effective rows of one run, or of several merged; with `prices`, also what they cost.
 
     `planned`, the number of planned rollouts, is only needed if there may be no row, because rows contain it.
     The order of the rows does not matter, except among those of one rollout.
@@ -91,7 +92,7 @@ def summarize(records: Iterable[RolloutRecord], planned: int = 0) -> Summary:
             by_agent.setdefault(agent_key(record), ([], []))[at].append(record)
             by_run[record.run_id] = max(by_run.get(record.run_id, 0), record.planned.get("run", 0))
     labels = _labels(by_agent)
-    agents = tuple(_agent_score(labels[key], *by_agent[key]) for key in sorted(by_agent))
+    agents = tuple(_agent_score(labels[key], *by_agent[key], prices) for key in sorted(by_agent))
     most = max(planned, sum(by_run.values()), sum(agent.planned for agent in agents))
     return Summary(agents, most, max(1, len(by_run)))
 
@@ -160,8 +161,10 @@ def _labels(keys: Iterable[tuple[str, str, str, str]]) -> dict[tuple[str, str, s
     return labels
 
 
-def _agent_score(label: str, rows: Sequence[RolloutRecord], xfails: Sequence[RolloutRecord]) -> AgentScore:
-    tasks, every = _task_scores(rows), [*rows, *xfails]
+def _agent_score(
+    label: str, rows: Sequence[RolloutRecord], xfails: Sequence[RolloutRecord], prices: Prices | None
+) -> AgentScore:
+    tasks, every = _task_scores(rows, prices), [*rows, *xfails]
     durations = [row.duration_s for row in rows if row.graded and row.duration_s is not None]
     tokens = [count for row in every if (count := row.tokens) is not None]
     faulty = [row for row in every if not (row.graded or row.interrupted)]
@@ -176,24 +179,25 @@ def _agent_score(label: str, rows: Sequence[RolloutRecord], xfails: Sequence[Rol
         planned=_planned(rows, "agent", sum(task.planned for task in tasks)),
         planned_tasks=_planned(rows, "tasks", len(tasks)),
         tasks=tasks,
-        xfails=_task_scores(xfails),
+        xfails=_task_scores(xfails, prices),
         mean_duration=math.fsum(durations) / len(durations) if durations else None,
         tokens=sum(tokens) if tokens else None,
         tokens_unknown=len(every) - len(tokens),
+        cost=None if prices is None else Cost.of(every, prices),
         groups=group_health(rows),
         faults=tuple(sorted(Counter(map(fault_kind, faulty)).items(), key=lambda kind: (-kind[1], kind[0]))),
         whys=tuple(sorted((task, why, count) for (task, why), count in whys.items())),
     )
 
 
-def _task_scores(rows: Iterable[RolloutRecord]) -> tuple[TaskScore, ...]:
+def _task_scores(rows: Iterable[RolloutRecord], prices: Prices | None) -> tuple[TaskScore, ...]:
     by_task: dict[str, list[RolloutRecord]] = {}
     for row in rows:
         by_task.setdefault(row.task, []).append(row)
-    return tuple(_task_score(task, by_task[task]) for task in sorted(by_task))
+    return tuple(_task_score(task, by_task[task], prices) for task in sorted(by_task))
 
 
-def _task_score(task: str, rows: Sequence[RolloutRecord]) -> TaskScore:
+def _task_score(task: str, rows: Sequence[RolloutRecord], prices: Prices | None) -> TaskScore:
     interrupted = sum(row.interrupted for row in rows)
     tokens = [count for row in rows if (count := row.tokens) is not None]
     return TaskScore(
@@ -211,6 +215,7 @@ def _task_score(task: str, rows: Sequence[RolloutRecord]) -> TaskScore:
         tags=frozenset(tag for row in rows for tag in row.tags),
         tokens=sum(tokens) if tokens else None,
         tokens_unknown=len(rows) - len(tokens),
+        cost=None if prices is None else Cost.of(rows, prices),
     )
 
 

@@ -29,8 +29,8 @@ class AttemptState:
     rollout: Rollout
     attempt: int
     notes: list[str] = field(default_factory=list)
-    spent_before: int | None = 0
-    """Tokens of the earlier attempts; None if one's usage is unknown."""
+    earlier_usage: tuple[Mapping[str, Any] | None, ...] = ()
+    """The usage of each earlier attempt that had a Turn; None: unknown."""
     core: str | None = None
     """The Core's URL, or EMBEDDED."""
     session_id: str | None = None
@@ -82,8 +82,14 @@ class AttemptState:
     @property
     def spent(self) -> int | None:
         """Tokens of this attempt and of earlier ones. None if the usage of one is unknown."""
-        own = 0 if self.turn is None else tokens_of(self.turn.get("usage"))
-        return None if own is None or self.spent_before is None else self.spent_before + own
+        counts = [tokens_of(usage) for usage in self.usages]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    @property
+    def usages(self) -> tuple[Mapping[str, Any] | None, ...]:
+        """The usage of each attempt so far that had a Turn; None: unknown."""
+        return (*self.earlier_usage, *(() if self.turn is None else (self.turn.get("usage"),)))
 
     @property
     def duration_s(self) -> float | None:
@@ -126,6 +132,7 @@ class AttemptState:
             notes=notes,
             request_ids=dict(request_ids),
             spent=self.spent,
+            earlier_usage=self.earlier_usage,
         )
 
 

@@ -129,10 +129,10 @@ class RolloutRunner:
         number, last = rollout.attempt, rollout.attempt + rollout.retries
         pause: float | None = None
         taken_keys_left = rollout.retries + 1  # an earlier process may have made as many attempts at this rollout
-        spent: int | None = 0
+        earlier_usage: tuple[Mapping[str, Any] | None, ...] = ()
         while True:
             core = EMBEDDED if self.core_is_ours else client.base_url
-            state = AttemptState(rollout, number, list(notes), spent, core=core)
+            state = AttemptState(rollout, number, list(notes), earlier_usage, core=core)
             attempt = Attempt(self, client, stop, state, pause=pause, maybe_begun=maybe_begun)
             attempt.may_retry, attempt.may_skip_taken_key = number < last, taken_keys_left > 0
             outcome = await attempt.run(release)
@@ -142,7 +142,7 @@ class RolloutRunner:
             notes.append(f"attempt {number}: {attempt.ending.error}")
             if attempt.state.turn is not None:
                 self.on_retry(tokens_of(attempt.state.turn.get("usage")))
-            spent = attempt.state.spent
+            earlier_usage = attempt.state.usages
             pause = attempt.ending.pause
             if attempt.ending.key_taken:
                 last, taken_keys_left = last + 1, taken_keys_left - 1

@@ -150,7 +150,7 @@ def finish(run: SessionRun) -> Ending:
         ending.incomplete = any(rollout_id not in graded for rollout_id in run.selected)
         if rows:
             unmark_run(run.out, run.run_id)
-        ending.summary = summarize(rows, planned=run.planned_rollouts)
+        ending.summary = summarize(rows, planned=run.planned_rollouts, prices=run.settings.prices)
         ending.judged = gates.judge_run(run, ending.summary)
     except RecordsError as error:
         ending.problems.append(str(error))

@@ -428,3 +428,25 @@ def test_an_empty_scope_is_a_usage_error_before_anything_starts(
     project.task("sql/a", yaml="tags: [sql]\n")
     assert error in usage_error(project.run("tasks", "--samples", samples, "--rollout-gate", gate))
     assert not core.sessions
+
+
+# Prices
+
+
+def test_reports_have_the_cost_of_all_attempts(project: Project, core: FakeCore) -> None:
+    project.task("a")
+    project.write("prices.yaml", "gpt-5: {input: 100, output: 1000, input_cache_read: 10}\n")
+    usage = {"input_tokens": 10_000, "input_tokens_details": {"cached_tokens": 5_000}, "output_tokens": 100}
+    broken = Script(turn_status="failed", error={"code": "server_error", "message": "m"}, usage=usage)
+    core.script = lambda body: Script(answer=RIGHT, usage=usage) if core.sessions else broken
+    args = ("tasks", "--harness", "codex", "--model", "gpt-5", "--rollout-prices", "prices.yaml")
+    result = project.run(*args, "--rollout-report", "r.md")
+    assert result.ret == 0, text_of(result)
+    # two attempts of 5,000 tokens at $100, 5,000 at $10 and 100 at $1,000 per million
+    assert "- cost: $1.30, $1.30 per solved task\n" in (project.path / "r.md").read_text()
+    assert "- cost: $1.30, $1.30 per solved task" in text_of(result)
+    [file] = project.results
+    [row] = map(json.loads, file.read_text().splitlines())
+    assert (row["usage"], row["earlier_usage"], row["spent"]) == (usage, [usage], 20_200)
+    project.write("prices.yaml", "gpt-5: {input: free, output: 1}\n")
+    assert "prices.yaml:1: gpt-5.input: expected dollars per million tokens" in usage_error(project.run(*args))

@@ -50,7 +50,7 @@ def test_fields_stand_in_the_documented_order() -> None:
         *("duration_s", "usage", "items", "error"),
         *("schema", "run_id", "group_id", "agent", "labels", "attempt", "started_at", "timings", "settings"),
         *("input_digest", "grading_digest", "reasons", "answer_text", "outputs", "items_file", "notes", "planned"),
-        *("request_ids", "answer_json", "masked", "spent", "why", "split", "tags", "metrics"),
+        *("request_ids", "answer_json", "masked", "spent", "why", "split", "tags", "metrics", "earlier_usage"),
     ]
 
 
@@ -64,6 +64,7 @@ def test_a_row_comes_back_as_it_was_written() -> None:
         notes=["one"],
         outputs=[],
         tags=["csv"],
+        earlier_usage=[None, {"total_tokens": 3}],
         timings={"create": 0.25},
         started_at="2026-11-29T18:22:33.123+00:00",
     )
@@ -229,7 +230,7 @@ def test_an_invalid_line_is_refused_by_its_name(change: dict[str, Any], error: s
 def test_a_missing_field_is_named_and_an_unknown_one_ignored() -> None:
     row = json.loads(record().to_line())
     assert RolloutRecord.from_line(json.dumps(row | {"later": 1}).encode()) == dataclasses.replace(
-        record(), reasons=[], notes=[], outputs=[], tags=[]
+        record(), reasons=[], notes=[], outputs=[], tags=[], earlier_usage=[]
     )
     del row["run_id"]
     with pytest.raises(RecordsError, match="run_id"):

@@ -1,0 +1,178 @@
+"""What rollouts cost: prices from a file, and dollars from the tokens of rows.
+
+Prices change, so no row has a cost: it is computed whenever a report is made. What is unknown is never taken for 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_core_rollouts.records.record import RolloutRecord, tokens_of
+from pytest_core_rollouts.tasks.strict_yaml import Invalid, YamlError, describe, load_yaml
+
+REQUIRED: Final = ("input", "output")
+OPTIONAL: Final = ("input_cache_write", "input_cache_read")
+_MILLION = 1_000_000
+
+
+class PricesError(ValueError):
+    """A file of prices that can't be used. `str()` is one line: where, what is wrong, what to do."""
+
+
+@dataclass(frozen=True)
+class ModelPrices:
+    """Dollars per million tokens of one model."""
+
+    input: Fraction
+    output: Fraction
+    input_cache_write: Fraction
+    input_cache_read: Fraction
+
+    def cost(self, usage: Mapping[str, Any] | None) -> Fraction | None:
+        """Return what a usage costs, in dollars; None if it doesn't say enough.
+
+        Cached tokens are part of the input tokens, and reasoning tokens of the output tokens.
+        """
+        details = (usage or {}).get("input_tokens_details") or {}
+        if usage is None or not isinstance(details, Mapping):
+            return None
+        counts = [usage.get("input_tokens"), usage.get("output_tokens")]
+        counts += [details.get(name) or 0 for name in ("cached_tokens", "cache_write_tokens")]
+        known = [count for count in counts if type(count) is int and count >= 0]
+        if len(known) < len(counts):
+            return None
+        sent, sampled, read, written = known
+        if read + written > sent:
+            return None  # counted in another way
+        dollars = (
+            (sent - read - written) * self.input
+            + read * self.input_cache_read
+            + written * self.input_cache_write
+            + sampled * self.output
+        )
+        return Fraction(dollars) / _MILLION
+
+
+@dataclass(frozen=True)
+class Prices:
+    """The prices of a file, by the model that rows name."""
+
+    path: Path
+    models: Mapping[str, ModelPrices]
+
+    @classmethod
+    def load(cls, path: Path) -> Prices:
+        """Read a YAML or JSON file: `model: {input, output, input_cache_write, input_cache_read}`.
+
+        Raises PricesError.
+        """
+        try:
+            file = load_yaml(path, path.read_bytes())
+        except OSError as error:
+            raise PricesError(f"{path}: cannot read the prices: {error.strerror or error}") from None
+        except YamlError as error:
+            raise PricesError(str(error)) from None
+        if not file.values:
+            raise PricesError(f"{path}: has no prices; write MODEL: {{input: 1.25, output: 10}}")
+        models = {}
+        for model, value in file.values.items():
+            try:
+                models[model] = _model_prices(value)
+            except Invalid as invalid:
+                raise PricesError(str(file.error(invalid.problem, (model, *invalid.key)))) from None
+        return cls(path, models)
+
+    def cost(self, row: RolloutRecord) -> Fraction | None:
+        """Return what all attempts of a row's rollout cost, in dollars; None: unknown."""
+        if row.spent == 0:
+            return Fraction(0)
+        prices = self.models.get(row.model)
+        if prices is None:
+            return None
+        # With a known sum and no usage, the last attempt had no Turn.
+        usages = [*row.earlier_usage, *([row.usage] if row.usage is not None or row.spent is None else [])]
+        known = [tokens_of(usage) for usage in usages]
+        if row.spent is not None and (None in known or sum(count or 0 for count in known) != row.spent):
+            return None  # a row of an earlier version lacks the usage of attempts that failed
+        return sum_known([prices.cost(usage) for usage in usages])
+
+
+def sum_known(costs: Sequence[Fraction | None]) -> Fraction | None:
+    """Return the sum; None if one of them is unknown."""
+    known = [cost for cost in costs if cost is not None]
+    return sum(known, Fraction(0)) if len(known) == len(costs) else None
+
+
+def _model_prices(value: Any) -> ModelPrices:
+    if not isinstance(value, Mapping):
+        raise Invalid(f"expected prices, got {describe(value)}; write {{input: 1.25, output: 10}}")
+    for name in value:
+        if name not in (*REQUIRED, *OPTIONAL):
+            raise Invalid(f"unknown price; use {', '.join((*REQUIRED, *OPTIONAL))}", (name,))
+    for name in REQUIRED:
+        if name not in value:
+            raise Invalid(f"the price {name} is missing; add it, in dollars per million tokens")
+    given = {name: _price(name, price) for name, price in value.items()}
+    of_input = given["input"]
+    return ModelPrices(
+        of_input,
+        given["output"],
+        given.get("input_cache_write", of_input),
+        given.get("input_cache_read", of_input),
+    )
+
+
+def _price(name: str, value: Any) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise Invalid(f"expected dollars per million tokens, such as 1.25, got {describe(value)}", (name,))
+    return Fraction(repr(value))
+
+
+# Costs of several rows
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What rollouts cost together, and how many of them are unknown."""
+
+    known: Fraction = Fraction(0)
+    rollouts: int = 0
+    unknown: int = 0
+    models: frozenset[str] = field(default_factory=frozenset)
+    """Models without a price."""
+
+    @classmethod
+    def of(cls, rows: Iterable[RolloutRecord], prices: Prices) -> Cost:
+        rows = list(rows)
+        costs = [prices.cost(row) for row in rows]
+        known = [cost for cost in costs if cost is not None]
+        models = frozenset(row.model for row in rows if row.model not in prices.models)
+        return cls(sum(known, Fraction(0)), len(rows), len(rows) - len(known), models)
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.known + other.known,
+            self.rollouts + other.rollouts,
+            self.unknown + other.unknown,
+            self.models | other.models,
+        )
+
+    def __str__(self) -> str:
+        """`$12.40`, `$12.40+` if some are unknown, `-` if all are."""
+        if self.unknown == self.rollouts:
+            return "-"
+        return f"{dollars(self.known)}{'+' if self.unknown else ''}"
+
+
+def dollars(value: Fraction) -> str:
+    """Return an amount: in cents, or with four decimals if it is below a dollar. Only 0 gives $0.00."""
+    if value >= Fraction("0.99995"):
+        return f"${round(value * 100) / 100:,.2f}"
+    if not value:
+        return "$0.00"
+    return "<$0.0001" if value < Fraction("0.0001") else f"${float(value):.4f}"
