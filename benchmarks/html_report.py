@@ -19,7 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_core_rollouts.records.record import RolloutRecord, count_planned
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import count_planned
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")

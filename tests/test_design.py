@@ -64,7 +64,7 @@ INSIDE = {
     ),
     "training": "__init__ lines sequences conversations captures groups",
     "agents_api": "__init__ client sse transport address responses retry errors fault_policies types",
-    "records": "__init__ rows kept_files kept_folders record why jsonable masking",
+    "records": "__init__ rows kept_files kept_folders record columns why jsonable masking",
     "tasks": (
         "__init__ matrix loading task harness_file folders grader_file grader_pool grader_process packing files "
         "task_yaml strict_yaml task_settings"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pytest_core_rollouts.cli import INTERRUPTED, CommandError
 from pytest_core_rollouts.cli.report import positive, write
-from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, slim_rows
-from pytest_core_rollouts.records.rows import file_order, read_records, require_agreement
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
+from pytest_core_rollouts.records.rows import file_order, read_records, require_agreement, slim_rows
 from pytest_core_rollouts.report.history import BARS, PLAIN_BARS, history_text, write_history_html
 from pytest_core_rollouts.report.html import HtmlReportError
 from pytest_core_rollouts.results.history import histories

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pytest_core_rollouts.cli import CommandError
-from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, slim
-from pytest_core_rollouts.records.rows import file_order, read_records, require_agreement, require_regular_file
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
+from pytest_core_rollouts.records.rows import file_order, read_records, require_agreement, require_regular_file, slim
 from pytest_core_rollouts.report.by import CHOICES, changes_by, figures_by
 from pytest_core_rollouts.report.changes import changes
 from pytest_core_rollouts.report.html import HtmlReportError, write_html

@@ -14,7 +14,8 @@ from pytest_core_rollouts.engine.preparation import Preparation
 from pytest_core_rollouts.engine.replay import Replayer
 from pytest_core_rollouts.engine.runs import Run, RunEnded
 from pytest_core_rollouts.grading.answers import Answer, Grade
-from pytest_core_rollouts.records.record import RolloutRecord, count_planned
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import count_planned
 from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
 from pytest_core_rollouts.rollout.attempts import Outcome
 from pytest_core_rollouts.rollout.runner import RolloutRunner

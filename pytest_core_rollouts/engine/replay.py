@@ -19,8 +19,8 @@ from pytest_core_rollouts.grading.answers import NO_FILES, TEXT_LIMIT, Answer, G
 from pytest_core_rollouts.grading.failures import GraderFailed
 from pytest_core_rollouts.grading.threads import Graders
 from pytest_core_rollouts.records.kept_files import read_kept_files
-from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, slim
-from pytest_core_rollouts.records.rows import effective_rows, read_located, record_at, require_regular_file
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
+from pytest_core_rollouts.records.rows import effective_rows, read_located, record_at, require_regular_file, slim
 from pytest_core_rollouts.rollout.attempt_state import grade_note, grading_settings
 from pytest_core_rollouts.rollout.attempts import Outcome
 from pytest_core_rollouts.rollout.runner import Grader, KeepFiles

@@ -23,8 +23,8 @@ from typing import Literal
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.records.kept_files import missing_file
 from pytest_core_rollouts.records.kept_folders import missing_text
-from pytest_core_rollouts.records.record import RecordsError, RecordsWarning, RolloutRecord, slim
-from pytest_core_rollouts.records.rows import read_located, record_at
+from pytest_core_rollouts.records.record import RecordsError, RecordsWarning, RolloutRecord
+from pytest_core_rollouts.records.rows import read_located, record_at, slim
 from pytest_core_rollouts.tasks.matrix import RUN_ID, Chosen, Rollout, name_rollouts, run_began, slug
 
 _MARK = ".run"

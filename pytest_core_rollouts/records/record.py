@@ -9,32 +9,26 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from pytest_core_rollouts.grading.answers import round_reward
+from pytest_core_rollouts.records.columns import (
+    Column,
+    checked_value,
+    column,
+    is_count,
+    is_finite,
+    is_kept_file,
+    is_object_or_none,
+    is_string,
+    masked_value,
+)
 from pytest_core_rollouts.records.jsonable import has_lone_surrogate, jsonable
 from pytest_core_rollouts.records.masking import Masker
 from pytest_core_rollouts.records.why import why_text
 from pytest_core_rollouts.strict_json import InvalidJSON, read_json
-
-__all__ = [
-    "INTERRUPTED",
-    "SCHEMA",
-    "STATUSES",
-    "ItemsMode",
-    "NotJSON",
-    "RecordsError",
-    "RecordsWarning",
-    "RolloutRecord",
-    "Status",
-    "count_planned",
-    "slim",
-    "slim_rows",
-    "tokens_of",
-]
 
 SCHEMA = 1
 
@@ -65,67 +59,7 @@ class NotJSON(RecordsError):
     """A line that is not JSON. At the end of a file, it is a row that was cut off."""
 
 
-def warn(text: str) -> None:
-    """Issue a RecordsWarning. With `-W error` it is only shown: what a killed writer left must not stop anybody."""
-    try:
-        warnings.warn(text, RecordsWarning, stacklevel=4)
-    except RecordsWarning:
-        with warnings.catch_warnings():
-            warnings.simplefilter("always", RecordsWarning)
-            warnings.warn(text, RecordsWarning, stacklevel=4)
-
-
 # The fields of a row
-
-_BOUND = 2**53
-"""Larger numbers occur in no row, and few JSON readers read them exactly."""
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < _BOUND
-
-
-def _is_string(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_finite(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
-def _is_object_or_none(value: Any) -> bool:
-    return value is None or isinstance(value, dict)
-
-
-def _is_kept_file(value: Any) -> bool:
-    """Return True for an entry that `kept_files` can have written."""
-    if not isinstance(value, dict) or type(value.get("size")) is not int:
-        return False
-    return all(isinstance(value.get(key), str) for key in ("path", "file", "sha256"))
-
-
-@dataclass(frozen=True)
-class Column:
-    """What is known of one field of a row."""
-
-    doc: str
-    """Its meaning, as Markdown, for docs/records.md."""
-    types: tuple[type, ...] = ()
-    """The types that its JSON value may have; empty for any value."""
-    masks: Literal["nothing", "values", "messages", "fields"] = "values"
-    """`values`: known secrets. `messages`: also what looks like a credential in text. `fields`: also the values of
-    fields that are named like a credential. `nothing`: ids, digests and numbers, so that a row can be found again."""
-    entries: tuple[str, Callable[[Any], bool]] | None = None
-    """What a list or object may hold, in words and as a check."""
-    large: bool = False
-    """Whether `slim` leaves it out."""
-    shared: bool = False
-    """Whether the rows of one task and agent have it in common, so that `slim_rows` holds it once."""
-
-
-def _column(*args: Any, **kwargs: Any) -> dict[str, Column]:
-    return {"column": Column(*args, **kwargs)}
-
 
 _TEXT, _COUNT, _OBJECT, _LIST = (str,), (int,), (dict,), (list,)
 _OR_NONE = (type(None),)
@@ -141,32 +75,30 @@ class RolloutRecord:
     """
 
     rollout_id: str = field(
-        metadata=_column(
+        metadata=column(
             "`<run_id>.<task>.<agent>.<sample>`, at most 120 characters of `[A-Za-z0-9._-]`", _TEXT, "nothing"
         )
     )
-    task: str = field(metadata=_column("the task's id", _TEXT, shared=True))
-    harness: str = field(metadata=_column("the agent's harness; `default` if none was named", _TEXT, shared=True))
-    model: str = field(metadata=_column("the agent's model; `default` if none was named", _TEXT, shared=True))
-    sample: int = field(metadata=_column("the sample's number, from 0", _COUNT, "nothing"))
+    task: str = field(metadata=column("the task's id", _TEXT, shared=True))
+    harness: str = field(metadata=column("the agent's harness; `default` if none was named", _TEXT, shared=True))
+    model: str = field(metadata=column("the agent's model; `default` if none was named", _TEXT, shared=True))
+    sample: int = field(metadata=column("the sample's number, from 0", _COUNT, "nothing"))
     session_id: str | None = field(
         default=None,
-        metadata=_column(
-            "the Core's Session, deleted after the rollout; null if none was created", (*_TEXT, *_OR_NONE)
-        ),
+        metadata=column("the Core's Session, deleted after the rollout; null if none was created", (*_TEXT, *_OR_NONE)),
     )
     status: Status = field(
-        metadata=_column("`completed`, `failed`, `cancelled`, `timeout` or `error`", _TEXT, "nothing")
+        metadata=column("`completed`, `failed`, `cancelled`, `timeout` or `error`", _TEXT, "nothing")
     )
     reward: float | None = field(
-        metadata=_column(
+        metadata=column(
             "0 to 1, or null if the rollout says nothing about the agent", (int, float, *_OR_NONE), "nothing"
         )
     )
-    answer: Any = field(default=None, metadata=_column("the parsed `answer.json`, or null", large=True))
+    answer: Any = field(default=None, metadata=column("the parsed `answer.json`, or null", large=True))
     duration_s: float | None = field(
         default=None,
-        metadata=_column(
+        metadata=column(
             "seconds from creating the Session to the end of its Turn; null if no Session was created",
             (int, float, *_OR_NONE),
             "nothing",
@@ -174,14 +106,14 @@ class RolloutRecord:
     )
     usage: Mapping[str, Any] | None = field(
         default=None,
-        metadata=_column(
+        metadata=column(
             "token counts of the last Turn as the Core returned them; null means unknown, not zero",
             (*_OBJECT, *_OR_NONE),
         ),
     )
     items: Sequence[Any] | None = field(
         default=None,
-        metadata=_column(
+        metadata=column(
             "the trajectory, every Item in order as returned; null with `--rollout-items none`, and with `files`, "
             "which stores it in its own file",
             (*_LIST, *_OR_NONE),
@@ -189,38 +121,38 @@ class RolloutRecord:
             large=True,
         ),
     )
-    error: str | None = field(default=None, metadata=_column("what failed, or null", (*_TEXT, *_OR_NONE), "messages"))
+    error: str | None = field(default=None, metadata=column("what failed, or null", (*_TEXT, *_OR_NONE), "messages"))
 
-    schema: int = field(default=SCHEMA, metadata=_column(f"version of this format: {SCHEMA}", (), "nothing"))
-    run_id: str = field(metadata=_column("the run", _TEXT, "nothing", shared=True))
-    group_id: str = field(metadata=_column("the id that all samples of one task by one agent share", _TEXT, "nothing"))
+    schema: int = field(default=SCHEMA, metadata=column(f"version of this format: {SCHEMA}", (), "nothing"))
+    run_id: str = field(metadata=column("the run", _TEXT, "nothing", shared=True))
+    group_id: str = field(metadata=column("the id that all samples of one task by one agent share", _TEXT, "nothing"))
     agent: Mapping[str, Any] = field(
         default_factory=dict,
-        metadata=_column(
+        metadata=column(
             "`name` (of an agent file), `slug`, `digest` (SHA-256 of everything about it except its name)",
             _OBJECT,
             shared=True,
         ),
     )
     labels: Mapping[str, str] = field(
-        default_factory=dict, metadata=_column("from `--rollout-label`", _OBJECT, shared=True)
+        default_factory=dict, metadata=column("from `--rollout-label`", _OBJECT, shared=True)
     )
     attempt: int = field(
         default=0,
-        metadata=_column(
+        metadata=column(
             "1, or more if earlier attempts failed because of the infrastructure; `notes` has their errors",
             _COUNT,
             "nothing",
         ),
     )
-    started_at: str | None = field(default=None, metadata=_column("ISO 8601, in UTC", (*_TEXT, *_OR_NONE), "nothing"))
+    started_at: str | None = field(default=None, metadata=column("ISO 8601, in UTC", (*_TEXT, *_OR_NONE), "nothing"))
     timings: Mapping[str, float] = field(
         default_factory=dict,
-        metadata=_column("seconds for `create`, `prepare` (the sandbox), `turn`, `fetch`", _OBJECT, "nothing"),
+        metadata=column("seconds for `create`, `prepare` (the sandbox), `turn`, `fetch`", _OBJECT, "nothing"),
     )
     settings: Mapping[str, Any] = field(
         default_factory=dict,
-        metadata=_column(
+        metadata=column(
             "what the rollout ran with: timeout, network, protocol, base URL, tolerance, versions; never a key. "
             "`core`: the Core's URL, or `embedded`; `pass_threshold`: the smallest reward that passes, if it is not 1; "
             "`xfail`: it was expected to fail, and "
@@ -232,30 +164,28 @@ class RolloutRecord:
         ),
     )
     input_digest: str = field(
-        default="", metadata=_column("SHA-256 of what the agent got", _TEXT, "nothing", shared=True)
+        default="", metadata=column("SHA-256 of what the agent got", _TEXT, "nothing", shared=True)
     )
-    grading_digest: str = field(
-        default="", metadata=_column("SHA-256 of what grades it", _TEXT, "nothing", shared=True)
-    )
+    grading_digest: str = field(default="", metadata=column("SHA-256 of what grades it", _TEXT, "nothing", shared=True))
     reasons: Sequence[Any] = field(
-        default=(), metadata=_column("`{path, expected, answered}` for each place that differs", _LIST, large=True)
+        default=(), metadata=column("`{path, expected, answered}` for each place that differs", _LIST, large=True)
     )
     answer_text: str | None = field(
         default=None,
-        metadata=_column("up to 64 KiB of an answer that is not JSON", (*_TEXT, *_OR_NONE), large=True),
+        metadata=column("up to 64 KiB of an answer that is not JSON", (*_TEXT, *_OR_NONE), large=True),
     )
     outputs: Sequence[Any] = field(
         default=(),
-        metadata=_column(
+        metadata=column(
             "files that the agent made and that were kept: `[{path, size, sha256, file}]`; `path` below "
             "`/workspace/outputs`, `file` relative to the JSONL ([tasks](tasks.md#answers-beyond-one-json))",
             _LIST,
-            entries=("kept files", _is_kept_file),
+            entries=("kept files", is_kept_file),
         ),
     )
     items_file: Mapping[str, Any] | None = field(
         default=None,
-        metadata=_column(
+        metadata=column(
             "where the trajectory is with `--rollout-items files`: `{file, items, size, sha256}`, `file` relative to "
             "the JSONL; else null",
             (*_OBJECT, *_OR_NONE),
@@ -263,25 +193,25 @@ class RolloutRecord:
     )
     notes: Sequence[str] = field(
         default=(),
-        metadata=_column("further remarks, each a sentence", _LIST, "messages", entries=("strings", _is_string)),
+        metadata=column("further remarks, each a sentence", _LIST, "messages", entries=("strings", is_string)),
     )
     planned: Mapping[str, int] = field(
         default_factory=dict,
-        metadata=_column(
+        metadata=column(
             "how many rollouts were planned for the run, the agent and the group, and how many tasks for the agent",
             _OBJECT,
             "nothing",
-            entries=("counts", _is_count),
+            entries=("counts", is_count),
             shared=True,
         ),
     )
     request_ids: Mapping[str, str] = field(
         default_factory=dict,
-        metadata=_column("the last `X-Request-Id` of each kind of call", _OBJECT, large=True),
+        metadata=column("the last `X-Request-Id` of each kind of call", _OBJECT, large=True),
     )
     answer_json: str | None = field(
         default=None,
-        metadata=_column(
+        metadata=column(
             "the JSON text of an answer that `answer` can't show as it was, so that it can be graded again: one with a "
             "lone surrogate, which many readers refuse (`answer` then shows the escapes), or `null`; else null",
             (*_TEXT, *_OR_NONE),
@@ -291,7 +221,7 @@ class RolloutRecord:
     )
     masked: bool = field(
         default=False,
-        metadata=_column(
+        metadata=column(
             "true if a known secret was masked in the answer or in a kept file, so that a replay can't grade them "
             "again and keeps the reward",
             (bool,),
@@ -300,7 +230,7 @@ class RolloutRecord:
     )
     spent: int | None = field(
         default=None,
-        metadata=_column(
+        metadata=column(
             "input and output tokens of all attempts, with those that failed because of the infrastructure; null means "
             "unknown",
             (*_COUNT, *_OR_NONE),
@@ -309,7 +239,7 @@ class RolloutRecord:
     )
     why: str | None = field(
         default=None,
-        metadata=_column(
+        metadata=column(
             "why the reward is not 1, in one line of at most 120 characters: "
             "`total: 324 expected, 342 answered (+2 more)`; null if it is 1",
             (*_TEXT, *_OR_NONE),
@@ -318,7 +248,7 @@ class RolloutRecord:
     )
     split: str | None = field(
         default=None,
-        metadata=_column(
+        metadata=column(
             "SHA-256 (hex) of how the run was divided into shards, equal in all of them; null if it was not",
             (*_TEXT, *_OR_NONE),
             "nothing",
@@ -326,22 +256,22 @@ class RolloutRecord:
     )
     tags: Sequence[str] = field(
         default=(),
-        metadata=_column("the task's tags", _LIST, "nothing", entries=("strings", _is_string), shared=True),
+        metadata=column("the task's tags", _LIST, "nothing", entries=("strings", is_string), shared=True),
     )
     metrics: Mapping[str, float] = field(
         default_factory=dict,
-        metadata=_column(
+        metadata=column(
             "further numbers of the grader, by name; they are reported and never count",
             _OBJECT,
-            entries=("finite numbers", _is_finite),
+            entries=("finite numbers", is_finite),
         ),
     )
     earlier_usage: Sequence[Mapping[str, Any] | None] = field(
         default=(),
-        metadata=_column(
+        metadata=column(
             "token counts of the attempts before the last one, like `usage`; null for one that is unknown",
             _LIST,
-            entries=("objects and null", _is_object_or_none),
+            entries=("objects and null", is_object_or_none),
         ),
     )
 
@@ -423,7 +353,7 @@ class RolloutRecord:
             row["answer_json"] = json.dumps(answer, default=str)
             row["masked"] = row["masked"] or answer != self.answer
         if masks is not None:
-            plain, row = row, {name: _masked(COLUMNS[name], value, masks) for name, value in row.items()}
+            plain, row = row, {name: masked_value(COLUMNS[name], value, masks) for name, value in row.items()}
             row["masked"] = row["masked"] or any(row[name] != plain[name] for name in ("answer", "answer_text"))
         row["masked"] = row["masked"] or any("masked" in entry for entry in row["outputs"])
         return json.dumps(row, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
@@ -441,10 +371,17 @@ class RolloutRecord:
             raise RecordsError(f"schema {row['schema']} is newer than {SCHEMA}; upgrade pytest-core-rollouts")
         try:
             if row.get("answer_json") is not None:
-                row["answer"] = read_json(_checked("answer_json", row["answer_json"]).encode())
+                row["answer"] = read_json(
+                    checked_value("answer_json", COLUMNS["answer_json"], row["answer_json"]).encode()
+                )
                 row["answer_json"] = None if row["answer"] is not None else "null"  # the others are written again
             values = ((name, row[name]) for name in COLUMNS if name in row)
-            return cls(**{name: one if type(one) in _PLAIN[name] else _checked(name, one) for name, one in values})
+            return cls(
+                **{
+                    name: one if type(one) in _PLAIN[name] else checked_value(name, COLUMNS[name], one)
+                    for name, one in values
+                }
+            )
         except (TypeError, ValueError) as error:
             raise RecordsError(
                 f"not a rollout record: {str(error).removeprefix('RolloutRecord.__init__() ')}"
@@ -453,43 +390,11 @@ class RolloutRecord:
 
 COLUMNS: dict[str, Column] = {entry.name: entry.metadata["column"] for entry in dataclasses.fields(RolloutRecord)}
 """All fields of a row, in their order."""
-_NO_VALUES: dict[type, Any] = {dict: {}, list: ()}
-_LEFT_OUT: dict[str, Any] = {
-    name: _NO_VALUES.get(column.types[0]) if column.types and type(None) not in column.types else None
-    for name, column in COLUMNS.items()
-    if column.large
-}
 _PLAIN = {
     name: frozenset(() if column.entries or name == "agent" else column.types) - {int, float}
     for name, column in COLUMNS.items()
 }
 """The types of a field whose every value is right, so that most values need no call."""
-_SHARED = tuple(name for name, column in COLUMNS.items() if column.shared)
-
-
-def _masked(column: Column, value: Any, masks: Masker) -> Any:
-    """Return a field's value without secrets. Answers lose only known ones, because they may be graded again."""
-    if column.masks == "nothing" or value is None:
-        return value
-    if column.masks == "messages":
-        return masks.message(value) if isinstance(value, str) else list(map(masks.message, value))
-    return masks.trajectory(value) if column.masks == "fields" else masks.data(value)
-
-
-def _checked(name: str, value: Any) -> Any:
-    """Return the value if the field can have it. Raises ValueError."""
-    column = COLUMNS[name]
-    if column.types and (not isinstance(value, column.types) or (isinstance(value, bool) and bool not in column.types)):
-        raise ValueError(f'"{name}" can\'t be {type(value).__name__}')
-    if column.types and isinstance(value, (int, float)) and not -_BOUND < value < _BOUND:
-        raise ValueError(f'"{name}" is too large a number')
-    if column.entries is not None:
-        what, fits = column.entries
-        if not all(map(fits, value.values() if isinstance(value, dict) else value)):
-            raise ValueError(f'"{name}" must only hold {what}')
-    if name == "agent" and not isinstance(value.get("name"), (str, type(None))):
-        raise ValueError('the agent\'s "name" must be a string')
-    return value
 
 
 def parse_row(line: bytes) -> Any:
@@ -500,52 +405,8 @@ def parse_row(line: bytes) -> Any:
         raise NotJSON(f"not JSON ({error.problem})") from None
 
 
-# Rows in memory
-
-
-def slim(record: RolloutRecord, **changes: Any) -> RolloutRecord:
-    """Return the record without its large fields, so that thousands fit in memory; `changes` replaces others."""
-    if not changes and all(getattr(record, name) == value for name, value in _LEFT_OUT.items()):
-        return record
-    return dataclasses.replace(record, **_LEFT_OUT, **changes)
-
-
-def slim_rows(records: Iterable[RolloutRecord]) -> Iterator[RolloutRecord]:
-    """Yield each record slim. Values that it has in common with the first of its task and agent are held once."""
-    first: dict[tuple[str, str, str], RolloutRecord] = {}
-    for record in records:
-        like = first.setdefault((record.run_id, record.task, str(record.agent.get("digest"))), record)
-        if record is like or record.settings is like.settings:
-            yield slim(record)
-        else:
-            same = {name: getattr(like, name) for name in _SHARED if getattr(record, name) == getattr(like, name)}
-            yield slim(record, **same)
-
-
-# Counts
-
-
 def tokens_of(usage: Mapping[str, Any] | None) -> int | None:
     """Return the sum of input and output tokens; None if the usage does not say."""
     counts = [(usage or {}).get(key) for key in ("total_tokens", "input_tokens", "output_tokens")]
-    total, *parts = [count if _is_count(count) else None for count in counts]
+    total, *parts = [count if is_count(count) else None for count in counts]
     return total if total is not None or None in parts else sum(part or 0 for part in parts)
-
-
-def count_planned(rollouts: Iterable[tuple[str, str]]) -> dict[tuple[str, str], dict[str, int]]:
-    """Count what a run is going to do, given the (agent, task) of every rollout selected. Each row carries it.
-
-    Returns for each (agent, task): {"run": all rollouts selected, "agent": those of this agent, "tasks": this agent's
-    tasks, "group": the samples of this task and agent}. With it a report made only from rows knows what never ran.
-    """
-    groups: dict[tuple[str, str], int] = {}
-    for key in rollouts:
-        groups[key] = groups.get(key, 0) + 1
-    of_agent: dict[str, list[int]] = {}
-    for (agent, _), samples in groups.items():
-        of_agent.setdefault(agent, []).append(samples)
-    total = sum(groups.values())
-    return {
-        key: {"run": total, "agent": sum(of_agent[key[0]]), "tasks": len(of_agent[key[0]]), "group": samples}
-        for key, samples in groups.items()
-    }

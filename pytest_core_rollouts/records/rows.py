@@ -18,23 +18,25 @@ import fcntl
 import os
 import stat
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_core_rollouts.records.kept_files import read_items
 from pytest_core_rollouts.records.kept_folders import missing_text
 from pytest_core_rollouts.records.masking import Masker
 from pytest_core_rollouts.records.record import (
+    COLUMNS,
     ROW_START,
     ContradictingRecords,
     ItemsMode,
     NotJSON,
     RecordsError,
+    RecordsWarning,
     RolloutRecord,
     parse_row,
-    warn,
 )
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "read_records",
     "record_at",
     "require_agreement",
+    "warn",
 ]
 
 # Writing
@@ -284,3 +287,62 @@ def effective_rows(records: Iterable[RolloutRecord]) -> dict[str, EffectiveRow]:
             graded.setdefault(work, row)
         rows[record.rollout_id] = graded.get(work, row)
     return rows
+
+
+def warn(text: str) -> None:
+    """Issue a RecordsWarning. With `-W error` it is only shown: what a killed writer left must not stop anybody."""
+    try:
+        warnings.warn(text, RecordsWarning, stacklevel=4)
+    except RecordsWarning:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", RecordsWarning)
+            warnings.warn(text, RecordsWarning, stacklevel=4)
+
+
+# Rows in memory
+
+_NO_VALUES: dict[type, Any] = {dict: {}, list: ()}
+_LEFT_OUT: dict[str, Any] = {
+    name: _NO_VALUES.get(column.types[0]) if column.types and type(None) not in column.types else None
+    for name, column in COLUMNS.items()
+    if column.large
+}
+_SHARED = tuple(name for name, column in COLUMNS.items() if column.shared)
+
+
+def slim(record: RolloutRecord, **changes: Any) -> RolloutRecord:
+    """Return the record without its large fields, so that thousands fit in memory; `changes` replaces others."""
+    if not changes and all(getattr(record, name) == value for name, value in _LEFT_OUT.items()):
+        return record
+    return dataclasses.replace(record, **_LEFT_OUT, **changes)
+
+
+def slim_rows(records: Iterable[RolloutRecord]) -> Iterator[RolloutRecord]:
+    """Yield each record slim. Values that it has in common with the first of its task and agent are held once."""
+    first: dict[tuple[str, str, str], RolloutRecord] = {}
+    for record in records:
+        like = first.setdefault((record.run_id, record.task, str(record.agent.get("digest"))), record)
+        if record is like or record.settings is like.settings:
+            yield slim(record)
+        else:
+            same = {name: getattr(like, name) for name in _SHARED if getattr(record, name) == getattr(like, name)}
+            yield slim(record, **same)
+
+
+def count_planned(rollouts: Iterable[tuple[str, str]]) -> dict[tuple[str, str], dict[str, int]]:
+    """Count what a run is going to do, given the (agent, task) of every rollout selected. Each row carries it.
+
+    Returns for each (agent, task): {"run": all rollouts selected, "agent": those of this agent, "tasks": this agent's
+    tasks, "group": the samples of this task and agent}. With it a report made only from rows knows what never ran.
+    """
+    groups: dict[tuple[str, str], int] = {}
+    for key in rollouts:
+        groups[key] = groups.get(key, 0) + 1
+    of_agent: dict[str, list[int]] = {}
+    for (agent, _), samples in groups.items():
+        of_agent.setdefault(agent, []).append(samples)
+    total = sum(groups.values())
+    return {
+        key: {"run": total, "agent": sum(of_agent[key[0]]), "tasks": len(of_agent[key[0]]), "group": samples}
+        for key, samples in groups.items()
+    }

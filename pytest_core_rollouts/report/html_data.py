@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_core_rollouts.records.jsonable import jsonable
-from pytest_core_rollouts.records.record import RolloutRecord, slim
-from pytest_core_rollouts.records.rows import effective_rows, read_records
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import effective_rows, read_records, slim
 from pytest_core_rollouts.records.why import shown_why
 from pytest_core_rollouts.report.changes import could_see
 from pytest_core_rollouts.results.comparison import Baseline, Comparison, compare

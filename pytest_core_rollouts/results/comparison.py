@@ -13,8 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, slim_rows
-from pytest_core_rollouts.records.rows import read_records
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
+from pytest_core_rollouts.records.rows import read_records, slim_rows
 from pytest_core_rollouts.results import passing, significance
 from pytest_core_rollouts.results.scores import AgentScore, TaskScore
 from pytest_core_rollouts.results.significance import LEVEL, LeastDrop, PValue

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from pytest_core_rollouts.records.record import RolloutRecord, slim_rows
-from pytest_core_rollouts.records.rows import effective_rows
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import effective_rows, slim_rows
 from pytest_core_rollouts.results.health import (
     failed_turn_warnings,
     fault_kind,

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from pytest_core_rollouts.engine.resume import unmark_run
-from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, slim_rows
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
+from pytest_core_rollouts.records.rows import slim_rows
 from pytest_core_rollouts.report.html import HtmlReport, HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import append_summary, markdown
 from pytest_core_rollouts.report.markdown import terminal as terminal_table

@@ -29,7 +29,8 @@ from pytest_core_rollouts.engine.preflight import searches_web
 from pytest_core_rollouts.engine.resume import Plan, Resumed, Verdict, mark_run, resume_command
 from pytest_core_rollouts.engine.store import RowStore
 from pytest_core_rollouts.options.settings import Settings
-from pytest_core_rollouts.records.record import RecordsError, count_planned
+from pytest_core_rollouts.records.record import RecordsError
+from pytest_core_rollouts.records.rows import count_planned
 from pytest_core_rollouts.results.comparison import Baseline
 from pytest_core_rollouts.results.gate import Identity
 from pytest_core_rollouts.rollout.attempts import Outcome

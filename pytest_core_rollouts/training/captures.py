@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_core_rollouts.records.record import warn
+from pytest_core_rollouts.records.rows import warn
 
 CAPTURE_SCHEMA = 1
 

@@ -22,8 +22,15 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
-from pytest_core_rollouts.records.record import RolloutRecord, slim
-from pytest_core_rollouts.records.rows import effective_rows, file_order, read_located, record_at, require_agreement
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import (
+    effective_rows,
+    file_order,
+    read_located,
+    record_at,
+    require_agreement,
+    slim,
+)
 
 
 @dataclass(frozen=True)

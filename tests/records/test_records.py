@@ -19,8 +19,16 @@ from typing import Any
 import pytest
 
 from pytest_core_rollouts.records.masking import MASK, Masker
-from pytest_core_rollouts.records.record import SCHEMA, RecordsError, RecordsWarning, RolloutRecord, count_planned, slim
-from pytest_core_rollouts.records.rows import EffectiveRow, append, check_writable, effective_rows, read_records
+from pytest_core_rollouts.records.record import SCHEMA, RecordsError, RecordsWarning, RolloutRecord
+from pytest_core_rollouts.records.rows import (
+    EffectiveRow,
+    append,
+    check_writable,
+    count_planned,
+    effective_rows,
+    read_records,
+    slim,
+)
 from pytest_core_rollouts.tasks.task import Task
 from tests.support.tables import rows
 

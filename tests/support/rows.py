@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_core_rollouts.records.record import RolloutRecord, count_planned
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import count_planned
 
 _STATUSES: dict[float | str | None, tuple[str, float | None]] = {
     "timeout": ("timeout", 0.0),

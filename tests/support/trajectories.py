@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_core_rollouts.records.record import RolloutRecord, count_planned
-from pytest_core_rollouts.records.rows import append
+from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.rows import append, count_planned
 
 AGENTS = (("codex", "gpt-x"), ("claude_sdk", "default"))
 TASKS = (
