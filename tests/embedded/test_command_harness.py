@@ -214,8 +214,10 @@ ODD = [
     "ask({'messages': 5} | GO)",
     "ask(dict(GO, messages=[5, None, {'role': {}, 'content': {'a': 1}}, {'role': 'tool', 'tool_call_id': [1]}]))",
     "ask(dict(GO, messages=[{'role': 'user', 'content': [{'text': 5}, 'x', {'text': '\\udc00'}]}]))",
-    "ask(json.dumps(GO)[:-1].encode() + b', \"deep\": ' + b'[' * 90_000 + b']' * 90_000 + b'}')",
+    "ask(json.dumps(GO)[:-1].encode() + b', \"deep\": ' + b'[' * 40_000 + b']' * 40_000 + b'}')",
     "ask(dict(GO, messages=[{'role': 'user', 'content': str(n)} for n in range(30_000)]))",
+    "ask(dict(GO, messages=[{'role': 'user', 'content': [0] * 100_000}]))",
+    "ask(dict(GO, messages=[{'role': 'user', 'content': '[,\"\\\\' * 100_000}]))",
     "ask(dict(GO, messages=[{'role': 'user', 'content': 'x' * 20_000_000}]))",
 ]
 
@@ -251,7 +253,8 @@ def test_odd_requests_end_no_turn_and_change_no_other(agents_wire: Wire) -> None
     assert told(agents_wire.items(session_id))[-1] == ("assistant", "Done.")
     assert turn["usage"]["total_tokens"] == 120 * (len(ODD) + 1), "tokens are counted all the same"
     warnings = "\n".join(turn["warnings"])
-    assert "Items are missing: 1 x more than 20,000 messages in a request" in warnings
+    assert "Items are missing: 2 x a request with too many values" in warnings
+    assert "Items are missing: 1 x a request that is not JSON" in warnings
     assert "Items are missing: 1 x a request that is too long" in warnings
 
 

@@ -155,6 +155,6 @@ def test_tokens_are_summed_and_bounds_hold(monkeypatch: pytest.MonkeyPatch) -> N
         heard.exchange([user(text)], {"content": [{"type": "text", "text": "I am heard."}]})
     assert heard.traffic.warnings() == [
         "Items are missing: 1 x a request after too much text",
-        "Items are missing: 1 x a request after too many bytes of requests",
+        "Items are missing: 1 x a request after too many others",
     ]
     assert told(heard.items) == [("user", "x" * 15), ("assistant", "I am heard.")] + [("assistant", "I am heard.")] * 2

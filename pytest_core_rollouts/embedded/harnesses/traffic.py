@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
 
 REQUEST_LIMIT = 16 * 1024 * 1024  # bytes of one request that is read
 REQUESTS_LIMIT = 512 * 1024 * 1024  # bytes of all requests of a Turn that are read: each one costs this process time
-PARTS = 500_000  # objects and lists in one request
-MESSAGES = 20_000  # in one request
+VALUES = 50_000  # in one request
+VALUES_LIMIT = 3_000_000  # in all requests of a Turn that are read
+MESSAGES = 10_000  # in one request
 TEXT_LIMIT = 64 * 1024 * 1024  # characters of Items that come from requests: this process keeps them
+
+_STRING = re.compile(rb'"(?:[^"\\]+|\\.)*"?', re.DOTALL)  # also one without an end, so that it never backtracks
 
 Value = Mapping[str, Any]
 
@@ -40,6 +44,7 @@ class Traffic:
         self._open: dict[str, Call] = {}
         self._is_first = True
         self._bytes = 0
+        self._values = 0
         self._characters = 0
         self._usages: list[dict[str, Any]] = []
         self._uncounted = 0
@@ -96,7 +101,8 @@ class Traffic:
         for message in messages:
             if not isinstance(message, Mapping):
                 continue
-            digest.update(hashlib.sha256(json.dumps(_lasting(message), sort_keys=True).encode()).digest())
+            lasting = json.dumps(_lasting(wire, message), sort_keys=True)
+            digest.update(hashlib.sha256(lasting.encode()).digest())
             if (end := digest.digest()) not in self._seen:
                 self._seen.add(end)
                 for call_id, text, is_error in _parts(wire, message):
@@ -105,11 +111,12 @@ class Traffic:
     def _parse(self, body: bytes | None) -> Value:
         if body is None or len(body) > REQUEST_LIMIT:
             raise Malformed("a request that is too long")
-        if (self._bytes + len(body)) > REQUESTS_LIMIT:
-            raise Malformed("a request after too many bytes of requests")
+        if (self._bytes + len(body)) > REQUESTS_LIMIT or self._values > VALUES_LIMIT:
+            raise Malformed("a request after too many others")
         self._bytes += len(body)
-        if body.count(b"{") + body.count(b"[") > PARTS:
+        if (values := _count_values(body)) > VALUES:
             raise Malformed("a request with too many values")
+        self._values += values
         try:
             request = json.loads(body)
         except (ValueError, RecursionError):
@@ -226,16 +233,31 @@ def _parts(wire: str, message: Value) -> Iterator[tuple[str | None, str, bool]]:
         yield None, _text(content), False
 
 
-_PASSING = ("cache_control", "id", "status")
-"""Members that may differ when a message is sent again."""
+def _count_values(body: bytes) -> int:
+    """Return about how many values JSON has: what it costs to read is known before it is read."""
+    at_most = body.count(b",") + body.count(b"{") + body.count(b"[")  # most of them may be in strings
+    if at_most <= VALUES // 2:
+        return min(at_most, VALUES // 100)
+    quotes = body.count(b'"') - body.count(b'\\"')
+    if quotes > 4 * VALUES:  # two for each name and each text
+        return quotes // 4
+    rest = _STRING.sub(b"", body)
+    return rest.count(b",") + rest.count(b"{") + rest.count(b"[")
 
 
-def _lasting(value: Any, depth: int = 3) -> Any:
-    if isinstance(value, Mapping) and depth:
-        return {name: _lasting(member, depth - 1) for name, member in value.items() if name not in _PASSING}
-    if isinstance(value, list) and depth:
-        return [_lasting(member, depth - 1) for member in value]
-    return value
+def _lasting(wire: str, message: Value) -> Any:
+    """Return a message without what may differ when it is sent again."""
+    content = message.get("content")
+    if wire == "responses":
+        return {name: member for name, member in message.items() if name not in ("id", "status")}
+    if wire == "anthropic":
+        blocks = [
+            {name: member for name, member in block.items() if name not in ("cache_control", "role")}
+            for block in _list(content, "text")
+            if isinstance(block, Mapping)
+        ]
+        return {"role": message.get("role"), "content": blocks}
+    return message
 
 
 def _text(content: Any) -> str:
