@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pytest_core_rollouts.results.gate import Judgment
+from pytest_core_rollouts.results.scores import METRICS_SHOWN
 from pytest_core_rollouts.results.summary import Summary
 from pytest_core_rollouts.text import one_line
 
@@ -53,6 +54,9 @@ def _add_figures(suite: ElementTree.Element, summary: Summary) -> None:
         whose = f" [{one_line(agent.label)}]" if len(summary.agents) > 1 else ""
         for name, found in agent.figures(summary.ks).items():
             ElementTree.SubElement(properties, "property", name=f"{name}{whose}", value=str(found))
+        for metric in agent.metrics[:METRICS_SHOWN]:
+            name = f"metric {one_line(metric.name)}{whose}"
+            ElementTree.SubElement(properties, "property", name=name, value=str(metric))
 
 
 def remember_unsolved(cache: pytest.Cache, node_ids: Iterable[str]) -> None:

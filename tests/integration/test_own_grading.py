@@ -48,7 +48,8 @@ def test_metrics_of_a_grader_are_in_rows_reports_and_replays(project: Project) -
     )
     project.task("a")
     project.write("tasks/a/grader.py", grader.replace("STYLE", "0.25 + rollout.sample / 2"))
-    result = project.run("tasks", "--samples", "2")
+    result = project.run("tasks", "--samples", "2", "--junitxml", "junit.xml")
+    assert '<property name="metric style" value="0.5" />' in (project.path / "junit.xml").read_text()
     result.stdout.fnmatch_lines(["| mean of metric | *default |", "| style * 0.5 |", "| tests * 11 [[]1/2] |"])
 
     def metrics(path: Path) -> list[Any]:
