@@ -69,7 +69,7 @@ INSIDE = {
         "__init__ matrix loading task harness_file folders grader_file grader_pool grader_process packing files "
         "task_yaml strict_yaml task_settings"
     ),
-    "grading": "__init__ answers local_sandbox rules comparing sandbox threads failures",
+    "grading": "__init__ answers local_sandbox rules comparing pairing sandbox threads failures",
     "embedded": (
         "__init__ __main__ launch model.forwarder sandbox.namespace_helper server app store sessions "
         "events requests environment bodies errors turns harnesses harnesses.claude_sdk harnesses.codex "

@@ -19,6 +19,8 @@ from decimal import Context, Decimal
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
+from pytest_core_rollouts.grading.pairing import most_pairs
+
 MISSING: Final = "(missing)"
 """Stands in `Reason.answered` where the answer has no such key or element."""
 NOTHING: Final = "(nothing)"
@@ -304,7 +306,7 @@ class _Comparison:
             ]
             for index, element in enumerate(expected)
         ]
-        return _most_pairs(matches)
+        return most_pairs(matches)
 
 
 def _pair_near_numbers(expected: list[Any], answered: list[Any], pairs: dict[int, int], mode: _Mode) -> None:
@@ -334,55 +336,6 @@ def _without_zero_fraction(value: Any) -> Any:
 
 def _is_finite_number(value: Any) -> bool:
     return type(value) is int or (type(value) is float and math.isfinite(value))
-
-
-def _most_pairs(matches: Sequence[Sequence[int]]) -> dict[int, int]:
-    """A maximum matching: `matches[left]` are the right ones that fit; gives left -> right (Hopcroft and Karp 1973)."""
-    pairs: dict[int, int] = {}
-    taken: dict[int, int] = {}
-    while True:
-        depth = {left: 0 for left in range(len(matches)) if left not in pairs}
-        wave = list(depth)
-        free = False
-        while wave and not free:
-            following = []
-            for left in wave:
-                for right in matches[left]:
-                    if (owner := taken.get(right)) is None:
-                        free = True
-                    elif owner not in depth:
-                        depth[owner] = depth[left] + 1
-                        following.append(owner)
-            wave = following
-        if not free:
-            return pairs
-        for left in [left for left in range(len(matches)) if left not in pairs]:
-            _augment(left, matches, depth, pairs, taken)
-
-
-def _augment(
-    start: int, matches: Sequence[Sequence[int]], depth: dict[int, int], pairs: dict[int, int], taken: dict[int, int]
-) -> None:
-    """Pair `start`, moving others along a shortest path, if there is one. No recursion: the path may be long."""
-    way = [(start, iter(matches[start]))]
-    chosen: list[int] = []
-    while way:
-        left, rest = way[-1]
-        for right in rest:
-            owner = taken.get(right)
-            if owner is None:
-                for (one, _), other in zip(way, [*chosen, right], strict=True):
-                    pairs[one], taken[other] = other, one
-                return
-            if depth.get(owner) == depth[left] + 1:
-                chosen.append(right)
-                way.append((owner, iter(matches[owner])))
-                break
-        else:
-            depth.pop(left)  # nothing goes on from here in this round
-            way.pop()
-            if chosen:
-                chosen.pop()
 
 
 def _shown(answered: Any) -> Any:
