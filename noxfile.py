@@ -1,4 +1,4 @@
-"""Test runs that take longer: `tests` on all Pythons and pytests, `smoke` a few of them, `slow` and `deep`."""
+"""Test runs that take longer: `tests` on all Pythons and pytests, `smoke` a few of them, and `deep`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,23 @@ SMOKE = [
 
 DEEP_SEEDS = {"CHAOS_SEEDS": "20", "CRASH_SEEDS": "20"}
 
+BOUNDED = [
+    "tests/integration/test_crashes.py",
+    "tests/integration/test_chaos.py",
+    "tests/integration/test_signals.py::test_a_signal_cancels_rollouts_writes_rows_and_deletes_sessions",
+    "tests/integration/test_resume_kills.py"
+    "::test_a_run_whose_processes_were_killed_twice_finishes_and_pays_nothing_twice",
+    "tests/integration/test_xdist_crashes.py::test_workers_killed_at_random_moments_lose_nothing",
+    "tests/integration/test_embedded_crashes.py::test_a_signal_ends_the_run_its_sessions_and_its_processes",
+    "tests/integration/test_embedded_crashes.py::test_a_run_can_be_resumed_after_its_controller_was_killed",
+    "tests/integration/test_disk.py::test_a_full_disk_ends_the_run",
+    "tests/integration/test_real_agents.py::test_both_solve_every_bundled_task_side_by_side",
+    "tests/embedded/test_real_agents.py::test_what_an_agent_does_becomes_items_artifacts_and_usage",
+    "tests/embedded/test_real_agents.py::test_cancelling_at_every_stage_keeps_finished_items",
+    "tests/test_package.py",
+]
+"""The bounded form of `deep`: one case of each of these. A case of every slow test would take 25 minutes."""
+
 nox.options.error_on_missing_interpreters = False
 nox.options.sessions = ["tests"]
 
@@ -46,18 +63,18 @@ def smoke(session: nox.Session) -> None:
 
 
 @nox.session
-def slow(session: nox.Session) -> None:
-    """Runs one case of each slow test. The argument is the seed that chooses it, by default 0."""
-    session.install("-q", ".[dev]")
-    session.run("pytest", "-m", "slow", "--one-case-each", *(session.posargs or ["0"]))
-
-
-@nox.session
 def deep(session: nox.Session) -> None:
     """Runs every slow test, with many seeds for crashes and chaos, then the fast tests on every Python and pytest.
 
-    Takes hours. `slow` runs the same tests in a bounded form.
+    Takes hours. `nox -s deep -- bounded [SEED]` runs one case of each test in BOUNDED, which the seed chooses.
+    `nox -s deep -- one [SEED]` runs one case of every slow test. Other arguments go to pytest.
     """
     session.install("-q", ".[dev]")
+    form, *rest = session.posargs or ["all"]
+    if form in ("bounded", "one"):
+        processes = ["-n", "3", "--dist", "worksteal"]
+        chosen = ["--one-case-each", *(rest or ["0"]), *(BOUNDED if form == "bounded" else [])]
+        session.run("pytest", "-q", "-m", "slow", *processes, *chosen)
+        return
     session.run("pytest", "-m", "slow", *session.posargs, env=DEEP_SEEDS)
     session.notify("tests")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -103,8 +102,9 @@ def room(module: str) -> str:
     return module.split(".")[1] if module != ROOT else ROOT
 
 
-def imports(path: Path, *, type_only: bool) -> Iterator[str]:
-    """Yields the full names that a file imports, inside functions too.
+@cache
+def imports(path: Path, *, type_only: bool) -> tuple[str, ...]:
+    """Returns the full names that a file imports, inside functions too.
 
     `type_only`: whether to include imports that run only in a type checker.
     """
@@ -114,15 +114,17 @@ def imports(path: Path, *, type_only: bool) -> Iterator[str]:
         node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     ]
     skipped = set() if type_only else {id(child) for node in guarded for child in ast.walk(node)}
+    names: list[str] = []
     for node in ast.walk(tree):
         if id(node) in skipped:
             continue
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = here[: len(here) + 1 - node.level] if node.level else ()
             module = ".".join((*above, *([node.module] if node.module else [])))
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            names += [f"{module}.{alias.name}" for alias in node.names]
+    return tuple(names)
 
 
 @cache

@@ -128,7 +128,7 @@ def test_a_task_outside_every_root_runs_if_it_is_named(
     project: Project, core: FakeCore, options: tuple[str, ...]
 ) -> None:
     project.task("mine", root="elsewhere", files={"test_x.py": "raise SystemExit('imported')"})
-    result = project.run_apart("elsewhere/mine", *options)
+    result = project.run("elsewhere/mine", *options)
     assert outcomes(result) == {"passed": 1}, text_of(result)
     assert [record["task"] for record in project.records] == ["elsewhere/mine"]
     assert outcomes(project.run("elsewhere/mine/instruction.md::default-default-0")) == {"passed": 1}
@@ -163,7 +163,7 @@ def test_a_path_inside_a_task_is_a_usage_error(project: Project, argument: str) 
     project.task(
         "a", files={"test_x.py": "raise SystemExit('imported')", "conftest.py": "raise SystemExit('imported')"}
     )
-    line = usage_error(project.run_apart(argument))
+    line = usage_error(project.run(argument))
     assert line.endswith(
         f"is inside a task folder, which contains no tests; pass the task instead: {project.path / 'tasks/a'}"
     )

@@ -24,7 +24,7 @@ from tests.support.running import Running
 IMPATIENT = """
 import functools
 from pytest_core_rollouts.rollout import poll_schedule
-from pytest_core_rollouts.engine import core_access, engine
+from pytest_core_rollouts.engine import core_access, host
 from pytest_core_rollouts.agents_api import RetryPolicy
 from pytest_core_rollouts.rollout.runner import Timeouts
 
@@ -38,8 +38,8 @@ def connect(*args, **kwargs):
     return client
 
 core_access.CoreAccess.connect = connect
-engine.RolloutRunner = functools.partial(engine.RolloutRunner, timeouts=Timeouts(cancel=2, delete=3, unanswered=3))
-engine.AdaptiveLimit = functools.partial(engine.AdaptiveLimit, first_pause=0.3, longest_pause=1.0)
+host.RolloutRunner = functools.partial(host.RolloutRunner, timeouts=Timeouts(cancel=2, delete=3, unanswered=3))
+host.AdaptiveLimit = functools.partial(host.AdaptiveLimit, first_pause=0.3, longest_pause=1.0)
 poll_schedule.UNPROVEN_PAUSE = 0.5
 """
 """A conftest under which faults are waited out in moments."""

@@ -106,7 +106,15 @@ def paced(project: Project, core: FakeCore) -> Project:
 
 
 @pytest.mark.parametrize(
-    "args", [(), ("--color=no",), ("-q",), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "2")], ids=" ".join
+    "args",
+    [
+        (),
+        ("--color=no",),
+        ("-q",),
+        pytest.param(("-n", "2"), marks=pytest.mark.slow),
+        ("-n", "2", "--rollout-concurrency", "2"),
+    ],
+    ids=" ".join,
 )
 def test_a_terminal_shows_one_line_that_is_redrawn(paced: Project, args: tuple[str, ...]) -> None:
     screen, code = on_a_terminal(paced, "tests", "tasks", *args)

@@ -59,7 +59,7 @@ def test_the_order_of_collection_does_not_depend_on_hashes(project: Project) -> 
 def test_workers_collect_the_same_items(project: Project, core: FakeCore) -> None:
     for name in ("a", "b", "c"):
         project.task(name, yaml="tags: [one, two]")
-    result = project.run("tasks", "--harness", "codex", "--harness", "mcode", "-n", "4")
+    result = project.run("tasks", "--harness", "codex", "--harness", "mcode", "-n", "2")
     assert outcomes(result) == {"passed": 6}, text_of(result)
     assert len(core.sessions) == 6
 

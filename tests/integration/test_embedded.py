@@ -34,7 +34,7 @@ def table(result: pytest.RunResult) -> list[str]:
 
 
 def test_oracle_solves_every_bundled_task_and_nop_none(bundled: Project) -> None:
-    result = bundled.run_apart("tasks", "--core", "embedded", "--harness", "oracle", "--harness", "nop")
+    result = bundled.run("tasks", "--core", "embedded", "--harness", "oracle", "--harness", "nop")
     assert outcomes(result) == {"passed": 5, "failed": 5}, text_of(result)
     assert result.ret == 1
     rewards = {(row["task"], row["harness"]): (row["status"], row["reward"]) for row in bundled.records}
@@ -44,15 +44,15 @@ def test_oracle_solves_every_bundled_task_and_nop_none(bundled: Project) -> None
     assert all(row["items"] for row in bundled.records)
 
 
-def test_the_options_alone_run_the_tasks_and_four_workers_give_the_same_table(bundled: Project) -> None:
+def test_the_options_alone_run_the_tasks_and_two_workers_give_the_same_table(bundled: Project) -> None:
     bundled.unit_tests()
     bundled.ini("testpaths = tests")
-    one = bundled.run_apart("--core", "embedded", "--samples", "2")
-    four = bundled.run_apart("--core", "embedded", "--samples", "2", "-n", "4")
-    for result in (one, four):
+    one = bundled.run("--core", "embedded", "--samples", "2")
+    two = bundled.run_apart("--core", "embedded", "--samples", "2", "-n", "2")
+    for result in (one, two):
         assert outcomes(result) == {"passed": 10}, text_of(result)
         assert result.ret == 0
-    assert table(one) == table(four)
+    assert table(one) == table(two)
     assert len(table(one)) == 3, "nothing needs a look: a row for the agent alone"
     assert len(bundled.results) == 2
     assert all(path.read_text().count("\n") == 10 for path in bundled.results)
@@ -60,7 +60,7 @@ def test_the_options_alone_run_the_tasks_and_four_workers_give_the_same_table(bu
 
 
 def test_collecting_for_the_embedded_core_starts_nothing(bundled: Project) -> None:
-    result = bundled.run_apart("--core", "embedded", "--samples", "2", "--collect-only", "-q")
+    result = bundled.run("--core", "embedded", "--samples", "2", "--collect-only", "-q")
     assert len(node_ids(result)) == 10
     assert not bundled.results
 
@@ -71,7 +71,7 @@ def test_collecting_for_the_embedded_core_starts_nothing(bundled: Project) -> No
 def test_a_task_that_needs_what_the_embedded_core_lacks_is_skipped(project: Project, yaml: str) -> None:
     task = project.task("sum", yaml=yaml)
     project.write("tasks/sum/solution/solve.sh", "true")
-    result = project.run_apart("--core", "embedded", "-rs")
+    result = project.run("--core", "embedded", "-rs")
     assert task.exists()
     assert outcomes(result) == {"skipped": 1}, text_of(result)
     result.stdout.fnmatch_lines(["*SKIPPED*the embedded Core *"])
@@ -88,14 +88,14 @@ def test_setup_commands_and_env_reach_the_sandbox(project: Project) -> None:
         "json.dump({'x': open('word.txt').read()}, open('outputs/answer.json', 'w'))\"\n"
     )
     project.write("tasks/sum/solution/solve.sh", solution)
-    result = project.run_apart("--core", "embedded")
+    result = project.run("--core", "embedded")
     assert outcomes(result) == {"passed": 1}, text_of(result)
 
 
 def test_a_solution_that_fails_is_an_error_and_not_a_wrong_answer(project: Project) -> None:
     project.task("sum")
     project.write("tasks/sum/solution/solve.sh", "echo broken >&2\nexit 3\n")
-    result = project.run_apart("--core", "embedded", "--rollout-retries", "0")
+    result = project.run("--core", "embedded", "--rollout-retries", "0")
     assert outcomes(result) == {"error": 1} or outcomes(result) == {"errors": 1}, text_of(result)
     [row] = project.records
     assert row["reward"] is None
@@ -106,7 +106,7 @@ def test_an_answer_does_not_count_if_the_agent_runs_past_its_limit(project: Proj
     project.task("sum")
     write = "mkdir -p outputs; echo '{\"x\": 1}' > outputs/answer.json\n"
     project.write("tasks/sum/solution/solve.sh", f"{write}sleep 600\n")
-    result = project.run_apart("--core", "embedded", "--rollout-timeout", "3")
+    result = project.run("--core", "embedded", "--rollout-timeout", "3")
     assert outcomes(result) == {"failed": 1}, text_of(result)
     [row] = project.records
     assert (row["status"], row["reward"], row["answer"]) == ("timeout", 0.0, None)
@@ -129,7 +129,7 @@ def test_every_kind_of_file_arrives_byte_for_byte(project: Project) -> None:
         for path, content in contents.items():
             project.write(f"tasks/{name}/files/{path}", content)
         project.write(f"tasks/{name}/solution/solve.sh", DIGESTS)
-    result = project.run_apart("--core", "embedded")
+    result = project.run("--core", "embedded")
     assert outcomes(result) == {"passed": 2}, text_of(result)
 
 
@@ -231,7 +231,7 @@ def test_a_solution_that_searches_everything_finds_nothing(
     project.write(
         "tasks/search/solution/solve.sh", f"cat > /tmp/search.py <<'END'\n{script}\nEND\npython3 /tmp/search.py\n"
     )
-    result = project.run_apart("--core", "embedded", "--rollout-concurrency", "2")
+    result = project.run("--core", "embedded", "--rollout-concurrency", "2")
     answers = {row["task"]: row["answer"] for row in project.records}
     assert "search" in answers, text_of(result)
     answer = answers["search"]

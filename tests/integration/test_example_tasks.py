@@ -29,7 +29,7 @@ def example(name: str) -> Task:
 def test_the_examples_are_solved_and_have_no_findings(project: Project) -> None:
     shutil.copytree(EXAMPLES, project.path / "examples")
     project.ini("rollout_tasks = examples/tasks")
-    result = project.run_apart("--core", "embedded", "--harness", "oracle", "--harness", "nop")
+    result = project.run("--core", "embedded", "--harness", "oracle", "--harness", "nop")
     assert outcomes(result) == {"passed": 2, "failed": 2}, text_of(result)
     (patched,) = [row for row in project.records if row["task"] == "patch-repository" and row["harness"] == "oracle"]
     assert (patched["reward"], [one["path"] for one in patched["outputs"]]) == (1.0, ["fix.patch"])
@@ -128,7 +128,7 @@ printf '{"modes": "%s %s", "log": "%s", "many": %d, "ok": %s}' "$(stat -c %a run
   "$(git log --format=%s)" "$(ls | grep -c many)" "$(./run.sh >/dev/null && echo true)" >outputs/answer.json
 """,
     )
-    result = project.run_apart("tasks", "--core", "embedded")
+    result = project.run("tasks", "--core", "embedded")
     assert outcomes(result) == {"passed": 1}, text_of(result)
 
 
@@ -148,5 +148,5 @@ def test_a_data_set_of_fifty_thousand_rows_is_collected_in_bounded_time_and_memo
     done = project.pytester.run(sys.executable, "-c", limits, *arguments, "--collect-only", "-q", "-q")
     assert done.ret == 0
     assert int(done.outlines[-1]) <= 400
-    ran = project.run_apart(*arguments, "-k", "questions/q0000", "--rollout-gate", "none")
+    ran = project.run(*arguments, "-k", "questions/q0000", "--rollout-gate", "none")
     assert outcomes(ran)["unsolved"] == 20, text_of(ran)

@@ -100,7 +100,7 @@ def test_a_collection_error_fails_the_run_although_the_gate_passes(project: Proj
         project.task(name)
     project.task("bad", expected=[])
     args = ("tasks", "--rollout-gate", "mean>=0", *workers)
-    result = project.run_apart(*args, "--continue-on-collection-errors")
+    result = project.run(*args, "--continue-on-collection-errors")
     assert result.ret == 1
     assert gate_lines(result) == ["gate mean>=0: passed: 1.000 >= 0"]
     assert outcomes(result) == {"errors": 1, "solved": 3}
@@ -132,7 +132,7 @@ def test_an_invalid_gate_is_a_usage_error_before_the_first_session(
     project: Project, core: FakeCore, args: list[str], error: str
 ) -> None:
     project.task("a")
-    result = project.run_apart("tasks", *args)
+    result = project.run("tasks", *args)
     assert usage_error(result).startswith(error)
     assert not core.sessions
     assert not project.results
@@ -142,14 +142,14 @@ def test_an_invalid_gate_is_a_usage_error_before_the_first_session(
 def test_a_run_without_selected_rollouts_exits_with_5(project: Project, core: FakeCore, args: tuple[str, ...]) -> None:
     project.task("a")
     for gate in ("mean>=0", "none"):
-        assert project.run_apart("tasks", "--rollout-gate", gate, *args).ret == 5
+        assert project.run("tasks", "--rollout-gate", gate, *args).ret == 5
     assert not core.sessions
 
 
 @pytest.mark.parametrize("args", [(), pytest.param(("-n2",), marks=pytest.mark.slow)])
 def test_a_gate_is_undecided_if_every_rollout_was_skipped(project: Project, args: tuple[str, ...]) -> None:
     project.task("a", yaml="skip: not today\n")
-    result = project.run_apart("tasks", "--rollout-gate", "none", "--junitxml=j.xml", *args)
+    result = project.run("tasks", "--rollout-gate", "none", "--junitxml=j.xml", *args)
     assert result.ret == 1, text_of(result)
     assert gate_lines(result) == ["gate none: undecided: no rollout has run"]
     [case] = [
@@ -341,7 +341,7 @@ def test_the_table_of_a_second_run_in_one_file_only_covers_that_run(project: Pro
     assert len((project.path / "all.jsonl").read_bytes().splitlines()) == 3
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
 def test_junit_and_lf_follow_the_verdict(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     """A red gate is red in JUnit's XML, and `--lf` after it runs what was unsolved or missing; a green one runs all."""
     for name in ("right", "wrong", "broken"):
@@ -368,11 +368,11 @@ def test_junit_and_lf_follow_the_verdict(project: Project, core: FakeCore, worke
     figures = {one.get("name"): one.get("value") for one in suite.findall("properties/property")}
     assert figures == {"tasks solved": "1/3", "mean reward": "0.500", "pass@1": "0.500"}
     assert int(str(suite.get("failures"))) == len(suite.findall(".//failure"))
-    again = project.run_apart(*args, "--lf", "--collect-only", "-q")
+    again = project.run(*args, "--lf", "--collect-only", "-q")
     assert {one.split("/")[1] for one in node_ids(again)} == {"wrong", "broken"}
     core.script = lambda body: Script(answer=RIGHT)
     assert project.run_apart(*args, *workers).ret == 0
-    assert len(node_ids(project.run_apart(*args, "--lf", "--collect-only", "-q"))) == 3
+    assert len(node_ids(project.run(*args, "--lf", "--collect-only", "-q"))) == 3
 
 
 # Scopes

@@ -40,7 +40,7 @@ def captured(project: Project, row: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_agent_of_twenty_lines_solves_the_bundled_tasks(bundled: Project) -> None:
     with ScriptedModel(solving) as model:
-        result = bundled.run_apart(*options(model.url), "--rollout-capture", "captures")
+        result = bundled.run(*options(model.url), "--rollout-capture", "captures")
     assert outcomes(result) == {"passed": 5}, text_of(result)
     rows = bundled.records
     assert {(row["harness"], row["model"], row["reward"]) for row in rows} == {("tiny", "m", 1.0)}
@@ -73,7 +73,7 @@ def test_agents_with_packages_solve_the_bundled_tasks(bundled: Project, name: st
     (bundled.path / "agents" / "venv").symlink_to(VENV)
     with ScriptedModel(script) as model:
         capture = ("--rollout-capture", "captures", "--rollout-timeout", "300")
-        result = bundled.run_apart(*options(model.url, f"agents/{name}.yaml"), *capture)
+        result = bundled.run(*options(model.url, f"agents/{name}.yaml"), *capture)
     assert outcomes(result) == {"passed": 5}, text_of(result)
     for row in bundled.records:
         assert (row["harness"], row["reward"], row["usage"]["total_tokens"]) == (name, 1.0, 360)
@@ -88,11 +88,11 @@ def test_ini_key_and_agent_file_name_a_harness_file_relative_to_themselves(bundl
         agent.write_text(agent.read_text().replace("URL", model.url))
         bundled.ini(f"rollout_model_base_url = {model.url}/v1")
         options = ("--core", "embedded", "--model", "n", "--rollout-agent", "agents/sure.yaml")
-        result = bundled.run_apart("tasks/orders-json", *options, "--rollout-harness", "agents/tiny.yaml")
+        result = bundled.run("tasks/orders-json", *options, "--rollout-harness", "agents/tiny.yaml")
         assert outcomes(result) == {"failed": 2}, text_of(result)
         assert any("Be sure." in ask.text for ask in model.requests)
     assert {(row["agent"]["slug"], row["harness"]) for row in bundled.records} == {("sure", "tiny"), ("tiny-n", "tiny")}
-    replayed = bundled.run_apart("tasks", "--rollout-replay", str(bundled.results[0].relative_to(bundled.path)))
+    replayed = bundled.run("tasks", "--rollout-replay", str(bundled.results[0].relative_to(bundled.path)))
     assert outcomes(replayed) == {"failed": 2}, text_of(replayed)
 
 
@@ -108,7 +108,7 @@ def test_skill_reaches_the_agent_of_a_harness_file_and_its_effect_is_compared(bu
             agent = f"harness: able.yaml\nmodel: m\nbase_url: {model.url}/v1\n{skills}"
             bundled.write(f"agents/{name}.yaml", agent)
         agents = ("--rollout-agent", "agents/plain.yaml", "--rollout-agent", "agents/skilled.yaml")
-        result = bundled.run_apart("tasks/orders-json", "--core", "embedded", *agents)
+        result = bundled.run("tasks/orders-json", "--core", "embedded", *agents)
     assert outcomes(result) == {"failed": 2}, text_of(result)
     outputs = {row["agent"]["slug"]: row["items"][2]["output"] for row in bundled.records}
     assert "No such file" in outputs["plain"]

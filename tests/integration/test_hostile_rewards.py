@@ -83,7 +83,7 @@ def test_outputs_that_can_not_be_captured_earn_0(project: Project) -> None:
     }
     for name, command in {**tricks, "honest": RIGHT}.items():
         project.write(str(project.task(name) / "solution" / "solve.sh"), command)
-    result = project.run_apart(
+    result = project.run(
         *("tasks", "--core", "embedded", "--harness", "oracle", "--rollout-concurrency", "4"),
         *("--rollout-gate", "mean>=0.05", "--rollout-gate", "pass@1>=0.5"),
     )
@@ -99,8 +99,9 @@ def test_outputs_that_can_not_be_captured_earn_0(project: Project) -> None:
     assert {found[name]["status"] for name in NOTHING} == {"completed"}
     assert str(found["deep"]["error"]).startswith("the Turn failed: sandbox_limit_exceeded: ")
     mean = f"{1 / (len(tricks) + 1):.3f}"
-    assert f"gate mean>=0.05: passed: {mean} >= 0.05" in text_of(result)
-    assert f"gate pass@1>=0.5: failed: {mean} < 0.5" in text_of(result)
+    lines = [" ".join(line.split()) for line in result.outlines]  # the verdicts are aligned
+    assert f"gate mean>=0.05: passed: {mean} >= 0.05" in lines
+    assert f"gate pass@1>=0.5: failed: {mean} < 0.5" in lines
     assert exported_rewards(project) == {**{task: [0.0] for task in tricks}, "honest": [1.0]}
 
 
@@ -133,7 +134,7 @@ def test_an_agent_that_ends_its_own_program_earns_0(project: Project, monkeypatc
         return Shell(commands[name]) if ask.step == 0 else Say("Done.")
 
     with ScriptedModel(script) as model:
-        result = project.run_apart(
+        result = project.run(
             *(
                 "tasks",
                 "--core",
@@ -185,7 +186,7 @@ def test_no_agent_can_stop_the_run(project: Project, monkeypatch: pytest.MonkeyP
     with ScriptedModel(script) as model:
         options = ("--core", "embedded", "--harness", "codex", "--model", "m", "--model-base-url", model.url + "/v1")
         limits = ("--rollout-concurrency", "1", "--rollout-max-tokens", "1000000")
-        result = project.run_apart("tasks", *options, *limits)
+        result = project.run("tasks", *options, *limits)
     assert result.ret == 1, text_of(result)
     found = {task: row for (_, task), row in rows(project).items()}
     rewards = {task: row["reward"] for task, row in found.items()}

@@ -103,7 +103,7 @@ def test_other_tests_keep_their_order_and_fixtures_end_when_they_should(paced: P
     module = "from conftest import note\n" + "".join(f"def test_{n}(): note('test {n}')\n" for n in (1, 2))
     paced.write("tests/unit/test_m.py", module)
     paced.write("tests/unit/test_n.py", module)
-    result = paced.run_apart("tasks", "tests")
+    result = paced.run("tasks", "tests")
     assert outcomes(result) == {"passed": 7}, text_of(result)
     assert (paced.path / "log").read_text().splitlines() == [
         "session up",
@@ -222,7 +222,7 @@ def test_rollouts_run_without_each_plugin_of_pytest(project: Project, core: Fake
     project.task("a")
     project.task("b")
     wrong_for(core, "b")
-    result = project.run_apart("tasks", *(f"-pno:{name}" for name in without))
+    result = project.run("tasks", *(f"-pno:{name}" for name in without))
     assert result.ret == 1, text_of(result)
     assert "INTERNALERROR" not in text_of(result)
     assert {row["task"]: row["reward"] for row in project.records} == {"a": 1.0, "b": 0.0}
@@ -252,7 +252,7 @@ def test_the_option_forked_is_a_usage_error(project: Project, core: FakeCore) ->
     project.task("a")
     option = "parser.addoption('--forked', action='store_true', dest='forked')"
     project.write("conftest.py", f"def pytest_addoption(parser): {option}\n")
-    assert usage_error(project.run_apart("tasks", "--forked")).startswith("--forked ")
+    assert usage_error(project.run("tasks", "--forked")).startswith("--forked ")
     assert not core.requests
 
 

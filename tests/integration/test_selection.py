@@ -208,7 +208,7 @@ def test_a_task_in_a_folder_of_norecursedirs_gives_a_warning(project: Project) -
         assert f"{folder} is left out: the ini key norecursedirs has {folder}; rename the folder" in text_of(result)
     assert "venv" not in text_of(result)
     assert "rollouts: 1 task (2 more left out by norecursedirs) in tasks, not requested" in text_of(project.run())
-    named = project.run_apart("tasks/build", "tasks/dist/b")
+    named = project.run("tasks/build", "tasks/dist/b")
     assert outcomes(named) == {"passed": 2}, "a folder that is named is collected"
     assert "left out" not in text_of(named)
     checked = subprocess.run(

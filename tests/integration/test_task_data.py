@@ -154,7 +154,7 @@ def test_hostile_names_are_refused_and_shown_escaped(project: Project, core: Fak
             assert f"{project.path}/tasks/{name.encode('unicode_escape').decode()}: the character U+" in text
         assert "files/'a\\u202eb': the character U+202E is not allowed in a name; rename it" in text
         ElementTree.parse(project.path / "j.xml")
-    listed = project.run_apart("tasks", "--collect-only", "--continue-on-collection-errors")
+    listed = project.run("tasks", "--collect-only", "--continue-on-collection-errors")
     assert all(line.isprintable() for line in listed.outlines)
 
 

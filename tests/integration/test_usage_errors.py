@@ -162,7 +162,7 @@ def test_a_missing_key_of_a_model_endpoint_is_a_usage_error(project: Project, co
 
 def test_a_name_that_is_not_utf8_is_a_usage_error(project: Project) -> None:
     project.task()
-    line = usage_error(project.run_apart("--model", b"m\xff".decode("utf-8", "surrogateescape")))
+    line = usage_error(project.run("--model", b"m\xff".decode("utf-8", "surrogateescape")))
     assert line == "--model: 'm\\udcff' is not UTF-8"
 
 
