@@ -99,7 +99,7 @@ class _Worker:
     def _grade(self, task: Task, answer: Answer, rollout: Any) -> bytes:
         assert task.grader is not None
         try:
-            return _encode(task.grader.grade_here(task, answer, rollout))
+            return _encode(task.grader.grade_here(task, answer, rollout), task.grader.takes("rollout"))
         except BaseException as error:  # noqa: BLE001 - sys.exit() and pytest.fail() are failures too
             return _encode_error(error, task.grader.path)
 
@@ -142,9 +142,9 @@ def _load(pickled: bytes | None, path: Path | None, task_id: str, digest: str) -
     return task
 
 
-def _encode(grade: Grade) -> bytes:
+def _encode(grade: Grade, takes_rollout: bool) -> bytes:
     reasons = [[reason.path, jsonable(reason.expected), jsonable(reason.answered)] for reason in grade.reasons]
-    known = {"reward": grade.reward, "metrics": dict(grade.metrics)}
+    known = {"reward": grade.reward, "metrics": dict(grade.metrics), "takes_rollout": takes_rollout}
     reply = json.dumps({**known, "reasons": reasons, "note": grade.note}).encode()
     if len(reply) <= REPLY_LIMIT:
         return reply

@@ -59,6 +59,10 @@ class OwnGrader:
         )
         return as_grade(function(**{name: values[name] for name in arguments}), "grade()")
 
+    def takes(self, argument: str) -> bool:
+        """Whether `grade()` takes this argument. Runs the module, as grading does."""
+        return argument in self._load()[1]
+
     def _load(self) -> tuple[Callable[..., Any], list[str]]:
         """Return the function and the arguments that it takes."""
         with self._lock:  # several samples may be graded at once, and the module must run once

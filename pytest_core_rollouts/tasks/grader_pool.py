@@ -176,6 +176,8 @@ class GraderPool:
         try:
             reply = _parse(process.grade(task, answer, rollout, self.seconds))
             keep = not reply.get("spoiled")
+            if reply.get("takes_rollout") is False:
+                process.leave_out_rollout(task)
             return _grade_of(reply)
         except ProcessTooSlow as slow:
             problem = f"the grader took more than {self.seconds:g} s{_place_text(task, slow.frames)}"

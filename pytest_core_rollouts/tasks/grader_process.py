@@ -81,12 +81,18 @@ class GraderProcess:
         """A descriptor of the kernel's page on the process's waits; it is read twice for each grade."""
         self._surroundings: tuple[Any, ...] = ()
         self._graders: set[tuple[Path, str]] = set()
+        self._need_no_rollout: set[tuple[Path, str]] = set()
+        """Graders that do not take the rollout, which is half of a message."""
         self._tasks: dict[int, Any] = {}
         """The tasks that the process has, by id(); kept here so that no other object gets the same id()."""
 
     def has_run_others(self, task: Any) -> bool:
         """Return True if it ran the grader of another task, which may have changed the process."""
-        return bool(self._graders - {(task.grader.path, task.grader.sha256)})
+        return bool(self._graders - {_key(task)})
+
+    def leave_out_rollout(self, task: Any) -> None:
+        """Send no more rollouts to the task's grader, because it does not take them."""
+        self._need_no_rollout.add(_key(task))
 
     def grade(self, task: Any, answer: Answer, rollout: Any, seconds: float) -> bytes:
         """Grade an answer in the process and return its reply. Time that it waits for a processor does not count.
@@ -95,7 +101,7 @@ class GraderProcess:
         can be started or the rollout can't be sent.
         """
         message = self._message(task, answer, rollout)
-        self._graders.add((task.grader.path, task.grader.sha256))
+        self._graders.add(_key(task))
         before, limit = 0.0, None
         try:
             if self._process is None:
@@ -197,11 +203,9 @@ class GraderProcess:
     # ---- messages
 
     def _message(self, task: Any, answer: Answer, rollout: Any) -> bytes:
-        message: dict[str, Any] = {
-            "task": id(task),
-            "answer": answer,
-            "rollout": rollout,
-        }
+        if _key(task) in self._need_no_rollout:
+            rollout = None
+        message: dict[str, Any] = {"task": id(task), "answer": answer, "rollout": rollout}
         surroundings = (_working_directory(), list(sys.path), environment(without="PYTEST_CURRENT_TEST"))
         if surroundings != self._surroundings:
             message["surroundings"] = self._surroundings = surroundings
@@ -265,6 +269,10 @@ class _Limit:
                 if self._delay_before is None:
                     self._delay_before = self._delay_s()
         raise TimeoutError
+
+
+def _key(task: Any) -> tuple[Path, str]:
+    return task.grader.path, task.grader.sha256
 
 
 def _open_schedstat(pid: int) -> int | None:
