@@ -271,6 +271,19 @@ def test_program_may_reserve_the_address_space_of_webassembly(agents_wire: Wire)
     assert turn["status"] == "completed", turn
 
 
+def test_mount_that_is_gone_or_must_stay_hidden_is_an_error_of_the_machine(agents_wire: Wire) -> None:
+    """The client refuses them before it starts the Core; something may have changed since."""
+    for mount, words in (
+        ("/etc/shadow", "/etc/shadow: a sandbox can't show it, because it lies in /etc/shadow, among tasks"),
+        ("/", "/: a sandbox can't show it, because it holds "),
+        ("/usr/nowhere", "The sandbox failed: [Errno 2] No such file or directory: '/usr/nowhere'"),
+    ):
+        body = creation("http://127.0.0.1:9/v1", "responses", "true", config={"mounts": [mount]})
+        _, turn = finish(agents_wire, body)
+        assert turn["error"]["code"] == "sandbox_error"
+        assert turn["error"]["message"].startswith(words)
+
+
 def test_bad_description_is_refused(agents_wire: Wire) -> None:
     for config, words in (({"commands": []}, "no parameter 'commands'"), ({"command": None}, "")):
         body = creation("http://127.0.0.1:9/v1", "responses", "true", config=config)

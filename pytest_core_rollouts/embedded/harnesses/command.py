@@ -80,6 +80,8 @@ class Command:
         output = _Output()
         try:
             done = await self._run(job, sandbox, given, output)
+        except MountRefused as refusal:
+            raise TurnFailed("sandbox_error", str(refusal)) from None
         finally:
             job.warnings.extend(traffic.warnings())
         job.memory["turns"] = job.memory.get("turns", 0) + 1
@@ -107,11 +109,8 @@ class Command:
         command = self.command if not job.memory.get("turns") or self.resume is None else self.resume
         variable = "ANTHROPIC" if self.protocol == "anthropic" else "OPENAI"
         env = {f"{variable}_BASE_URL": given["base_url"], f"{variable}_API_KEY": given["api_key"], **self.env}
-        try:
-            binds = [(await asyncio.to_thread(sandbox.reachable, Path(path)), path) for path in self.mounts]
-            forwarder = await asyncio.to_thread(sandbox.reachable, FORWARDER)
-        except (MountRefused, OSError) as refusal:
-            raise TurnFailed("sandbox_error", str(refusal)) from None
+        binds = [(await asyncio.to_thread(sandbox.reachable, Path(path)), path) for path in self.mounts]
+        forwarder = await asyncio.to_thread(sandbox.reachable, FORWARDER)
         running = asyncio.ensure_future(
             sandbox.run(
                 inside_argv([fill(part, given) for part in command]),
