@@ -47,7 +47,7 @@ INSIDE = {
     "checking": "__init__ collecting runs checks grading_checks",
     "running": (
         "__init__ session_plugin pytest_files ending completion_order workers session_run gates project "
-        "sharding shared_folder display signals"
+        "distribution session_parts shared_folder display signals"
     ),
     "collecting": "__init__ generated selection shards collect explain nodeids inactive task_data",
     "options": "__init__ settings activation agents agent_file skill_folder values declared",

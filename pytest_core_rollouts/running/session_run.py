@@ -20,14 +20,12 @@ from pytest_core_rollouts.collecting.collect import ResultSource, RolloutItem
 from pytest_core_rollouts.collecting.selection import NOTHING_LEFT_OUT, Collected
 from pytest_core_rollouts.collecting.shards import split_key
 from pytest_core_rollouts.embedded.hidden import Places
-from pytest_core_rollouts.engine.caps import Caps
-from pytest_core_rollouts.engine.core_access import CoreAccess, CoreError, CoreUnreachable, EmbeddedOptions
+from pytest_core_rollouts.engine.core_access import CoreError, CoreUnreachable
 from pytest_core_rollouts.engine.host import Host
 from pytest_core_rollouts.engine.parts import Parts
 from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, affordable
 from pytest_core_rollouts.engine.preflight import searches_web
-from pytest_core_rollouts.engine.resume import Plan, Resumed, Verdict, mark_run, resume_command
-from pytest_core_rollouts.engine.store import RowStore
+from pytest_core_rollouts.engine.resume import Plan, Verdict, mark_run, resume_command
 from pytest_core_rollouts.options.settings import Settings
 from pytest_core_rollouts.records.record import RecordsError
 from pytest_core_rollouts.records.rows import count_planned
@@ -37,6 +35,15 @@ from pytest_core_rollouts.rollout.attempts import Outcome
 from pytest_core_rollouts.running import gates
 from pytest_core_rollouts.running.display import Display, State
 from pytest_core_rollouts.running.project import ProjectGrading, places_of_run
+from pytest_core_rollouts.running.session_parts import (
+    RESUMED_ROWS,
+    check_pytest_options,
+    default_out,
+    make_core,
+    make_store,
+    refuse_known_rows,
+    resumed_rows,
+)
 from pytest_core_rollouts.running.shared_folder import NoLink, WorkerLink
 from pytest_core_rollouts.tasks.matrix import Agent, Chosen, MatrixError, Rollout, make_id, new_run_id
 from pytest_core_rollouts.tasks.task import Task
@@ -45,8 +52,6 @@ from pytest_core_rollouts.text import counted
 TICK = 0.2
 """Seconds between two checks for Ctrl-C while waiting for a rollout."""
 CONCURRENCY = 4
-RESUMED_ROWS = "resumed"
-"""The file that passes the rows of a resumed run to workers."""
 
 
 class SessionRun(ResultSource):
@@ -57,35 +62,18 @@ class SessionRun(ResultSource):
         self.config = config
         self.settings = settings
         self.is_worker = hasattr(config, "workerinput")
-        self.resumed = _resumed_rows(given) if given else settings.resume
+        self.resumed = resumed_rows(given) if given else settings.resume
         self.run_id: str = given.get("run_id") or (
             self.resumed.run_id if self.resumed else settings.run_id or new_run_id()
         )
-        self.out = Path(given["out"]) if given else self._default_out()
+        self.out = Path(given["out"]) if given else default_out(config, settings, self.resumed, self.run_id)
         self.started_at, self.started = datetime.now(timezone.utc), time.monotonic()
         self._link: WorkerLink = link or NoLink()
         self.grading = ProjectGrading(hide_expected=settings.hide_expected)
         folder = Path(given["folder"]) if given else None
-        self.store = RowStore(
-            self.out,
-            resumed=self.resumed,
-            items=settings.items,
-            hide_expected=settings.hide_expected,
-            caps=Caps(settings.max_time, settings.max_tokens, folder),
-            on_failure=self._link.mark_failed,
-        )
+        self.store = make_store(settings, self.out, self.resumed, folder, self._link.mark_failed)
         self.store.mask(settings.secrets)
-        options = (
-            EmbeddedOptions(settings.capture, settings.model_params, settings.capture_tokens)
-            if settings.embedded
-            else None
-        )
-        self.core = CoreAccess(
-            given.get("base_url") or (None if settings.embedded else settings.core),
-            given.get("api_key") or (None if settings.embedded else settings.core_key),
-            embedded=options,
-            dialect=settings.dialect,
-        )
+        self.core = make_core(settings, given)
         parts = Parts(
             self.core,
             self.store,
@@ -125,12 +113,6 @@ class SessionRun(ResultSource):
         self._submitted: set[str] = set()
         self._assigned = False
         self._stopped: str | None = None
-
-    def _default_out(self) -> Path:
-        if self.resumed is not None:
-            return self.resumed.path
-        shard = "" if self.settings.shard is None else ".shard-{}-of-{}".format(*self.settings.shard)
-        return self.settings.out or self.config.rootpath / "runs" / f"{self.run_id}{shard}.jsonl"
 
     # ---- before the first rollout
 
@@ -184,7 +166,8 @@ class SessionRun(ResultSource):
         if self.is_worker:
             self.ready = True
             return
-        self._refuse_known_rows()
+        if self.settings.run_id is not None:
+            refuse_known_rows(self.store, self.run_id)
         self.baseline = gates.load_and_check(self, task_of)
         self.preflight_lines = list(gates.preflight_lines(self, task_of))
         if self.needs_core and (fewer := affordable(self.concurrency)) < self.concurrency:
@@ -220,20 +203,6 @@ class SessionRun(ResultSource):
             f"({counted(len(task_ids), 'task')}); remove it, or enable the network"
             for agent, task_ids in found.items()
         ]
-
-    def _refuse_known_rows(self) -> None:
-        """Raise pytest.UsageError if the file has rows of a run of this name: they would be counted twice."""
-        if self.settings.run_id is None or not self.out.exists():
-            return
-        try:
-            is_known = next(self.store.rows(self.run_id), None) is not None
-        except RecordsError as error:
-            raise pytest.UsageError(str(error)) from None
-        if is_known:
-            raise pytest.UsageError(
-                f"--rollout-run: {self.out} has rows of run {self.run_id} already; continue that run with "
-                f"--rollout-resume {self.out}, or choose another id"
-            )
 
     def _load_tasks(self, task_of: Callable[[str], Task | None]) -> dict[str, Task]:
         """Return the selected tasks by id; none in a controller that does not start a Core.
@@ -438,25 +407,3 @@ class SessionRun(ResultSource):
     def close(self) -> None:
         """Stop the engine, and the embedded Core with it."""
         self.host.close()
-
-
-def _resumed_rows(given: dict[str, Any]) -> Resumed | None:
-    """Return the rows of a resumed run that the controller passed to this worker."""
-    if not given["resumes"]:
-        return None
-    return Resumed.load(Path(given["folder"]) / RESUMED_ROWS, Path(given["out"]), given["run_id"])
-
-
-def check_pytest_options(config: pytest.Config) -> None:
-    """Raise pytest.UsageError for options of pytest that don't work with rollouts."""
-    if config.getoption("stepwise", False):
-        raise pytest.UsageError(
-            "--stepwise continues from the first failure in the order of collection, but rollouts finish in another "
-            "order; use -x, and then --lf or --ff"
-        )
-    if config.getoption("forked", False):
-        raise pytest.UsageError(
-            "--forked runs each item in its own process, where no rollout is in flight; remove it for rollouts"
-        )
-    if config.getoption("dist", "no") == "each":
-        raise pytest.UsageError("--dist each runs everything in every worker, but a rollout runs once; remove it")

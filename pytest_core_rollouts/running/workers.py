@@ -36,8 +36,8 @@ from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
 from pytest_core_rollouts.collecting.selection import Collected
 from pytest_core_rollouts.rollout.attempt_state import lost_record
 from pytest_core_rollouts.running.display import REDRAW, State
+from pytest_core_rollouts.running.distribution import ShardScheduling, shard_of
 from pytest_core_rollouts.running.session_run import SessionRun
-from pytest_core_rollouts.running.sharding import ShardScheduling, shard_of
 from pytest_core_rollouts.running.shared_folder import SharedFolder
 from pytest_core_rollouts.running.signals import Signals
 from pytest_core_rollouts.tasks.files import TaskError
