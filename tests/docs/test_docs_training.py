@@ -115,8 +115,8 @@ def check_commands_without_an_agent_program(shell: Shell) -> None:
 def check_fields(shell: Shell) -> None:
     [group, *_], [conversation, *_] = shell.lines("groups.jsonl"), shell.lines("messages.jsonl")
     assert fields("group") == list(group)
-    assert fields("sample") == [*group["samples"][0], "exchanges"]
-    assert fields("conversation") == list(conversation)
+    assert fields("sample") == [*group["samples"][0], "metrics", "exchanges"]
+    assert fields("conversation") == [*list(conversation)[:-1], "metrics", "messages"]
     named = re.findall(r"`(\w+)`", next(line for line in TEXT.splitlines() if line.startswith("| `messages`")))
     assert named[1:] == list(conversation["messages"][0])
 
@@ -145,7 +145,7 @@ def test_the_page_works_from_top_to_bottom_in_one_shell(shell: Shell, monkeypatc
     assert {sample["rollout_id"] for sample in group["samples"]} == set(policy.sampled) == set(server.requests)
     assert blocks("text")[-1] == shell.run(flat)
     [sequence, *_] = shell.lines("sequences.jsonl")
-    assert fields("sequence") == list(sequence)
+    assert fields("sequence") == [*sequence, "metrics"]
     assert (sequence["loss_mask"], sequence["sequences"]) == ([0, 1], 2)
     _, embedded, in_a_loop = blocks("python")[:3]
     first = group["samples"][0]["exchanges"][0]
