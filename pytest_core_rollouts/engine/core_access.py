@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -48,6 +49,14 @@ class EmbeddedOptions:
     capture: Path | None = None
     model_params: Mapping[str, Any] = field(default_factory=dict)
     capture_tokens: bool = False
+
+
+def core_of_environment() -> str | None:
+    """Return the normalized OPENAI_BASE_URL; None if it is not set, or invalid."""
+    try:
+        return normalize_base_url(os.environ.get("OPENAI_BASE_URL") or "")
+    except ValueError:
+        return None
 
 
 class CoreAccess:

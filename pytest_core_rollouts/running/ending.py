@@ -90,7 +90,7 @@ class Ending:
             known = {*self.swept.left, *self.swept.deleted}
             yield from (text for text in self.run.left_behind() if known.isdisjoint(text.split()))
         if self.swept.left or self.swept.problem is not None:
-            yield f"to delete them: python -m pytest_core_rollouts reap {self.run.run_id}"
+            yield f"to delete them: {self.run.reap_command}"
 
     def _hint(self) -> str | None:
         if self.run.settings.soft or self.summary.samples[1] < 2 or self.summary.solved == self.summary.graded:

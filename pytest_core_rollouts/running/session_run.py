@@ -7,6 +7,7 @@ controller (or the plain run) starts and stops the embedded Core, sweeps leftove
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from pytest_core_rollouts.collecting.collect import ResultSource, RolloutItem
 from pytest_core_rollouts.collecting.selection import NOTHING_LEFT_OUT, Collected
 from pytest_core_rollouts.collecting.shards import split_key
 from pytest_core_rollouts.embedded.hidden import Places
-from pytest_core_rollouts.engine.core_access import CoreError, CoreUnreachable
+from pytest_core_rollouts.engine.core_access import CoreError, CoreUnreachable, core_of_environment
 from pytest_core_rollouts.engine.host import Host
 from pytest_core_rollouts.engine.parts import Parts
 from pytest_core_rollouts.engine.pool import CANCEL_SECONDS, affordable
@@ -377,9 +378,16 @@ class SessionRun(ResultSource):
         """The message of a process that ends at once."""
         return (
             f"ended at once; Sessions of run {self.run_id} may be left behind. To delete them:\n"
-            f"  python -m pytest_core_rollouts reap {self.run_id}\n"
+            f"  {self.reap_command}\n"
             f"To finish, before that:\n  {self.masked(self.resume_command)}"
         )
+
+    @property
+    def reap_command(self) -> str:
+        """The command that deletes what this run left on its Core, which it names if the environment does not."""
+        url = None if self.settings.embedded else self.core.name
+        core = f" --core {shlex.quote(url)}" if url not in (None, core_of_environment()) else ""
+        return f"python -m pytest_core_rollouts reap {self.run_id}{core}"
 
     @property
     def resume_command(self) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import signal
 from collections.abc import Iterator
 
 import pytest
 
+from pytest_core_rollouts.cli import main
 from tests.integration.conftest import RIGHT, Project, outcomes, text_of, usage_error
 from tests.support.fake_core import FakeCore, Fault, Script
 from tests.support.running import Running, descendants, kill, rows, until
@@ -75,6 +77,22 @@ def test_tokens_that_are_reported_late_count(project: Project, core: FakeCore) -
     assert len(project.records) < 9
     assert {row["usage"]["total_tokens"] for row in project.records} == {1000}
     assert "usage is unknown" not in text_of(result)
+
+
+def test_the_command_that_deletes_leftovers_names_a_core_that_the_environment_does_not(
+    project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.task()
+    core.fault = lambda request: Fault(status=403) if request.route == "delete" else None
+    [line] = [line for line in project.run(*RUN).outlines if line.startswith("to delete them: ")]
+    assert re.fullmatch(r"to delete them: python -m pytest_core_rollouts reap \S+", line)
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    elsewhere = project.run("tasks", "--core", core.base_url, "--model", "gpt-6-astra")
+    [line] = [line for line in elsewhere.outlines if line.startswith("to delete them: ")]
+    assert line.endswith(f" --core {core.base_url}")
+    core.fault = lambda request: None
+    assert main(["reap", project.records[0]["run_id"], "--core", core.base_url]) == 0
+    assert main(["reap", project.records[1]["run_id"], "--core", core.base_url]) == 0
 
 
 def has_rows(project: Project, count: int) -> bool:
