@@ -87,7 +87,7 @@ def test_unknown_code_gives_no_reward(code: object) -> None:
 
 def test_every_error_of_the_client_has_a_policy() -> None:
     kinds = {name for name in errors.__all__ if name.endswith(("Error", "Failed", "Core"))} | set(errors.__all__)
-    kinds -= {"AgentsAPIError", "APIStatusError", "printable"}
+    kinds -= {"AgentsAPIError", "APIStatusError", "printable", "short_line"}
     assert kinds <= {fault.value for fault in ClientFault}
 
 

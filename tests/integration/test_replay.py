@@ -15,6 +15,7 @@ from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.records.rows import append, read_records
 from pytest_core_rollouts.training.groups import Choice, read_rows, select
 from tests.integration.conftest import Project, node_ids, outcomes, text_of, usage_error
+from tests.integration.test_gates import gate_lines
 from tests.support.fake_core import FakeCore, Script
 
 OLD = "20261101T000000Z-00aa"
@@ -333,9 +334,7 @@ def test_workers_share_a_replay_and_gates_judge_it(project: Project) -> None:
     old(project, *(row(task, n, 0.0, answer, planned=planned) for task in "abc" for n, answer in enumerate(answers)))
     result = project.run_apart(*REPLAY, "-n2", "--rollout-gate", "pass@1>=0.75", "--rollout-gate", "pass^2>=0.6")
     assert result.ret == 1
-    text = text_of(result)
-    assert "gate pass@1>=0.75: passed: 0.750 >= 0.75" in text
-    assert "gate pass^2>=0.6: failed: 0.500 < 0.6" in text
+    assert gate_lines(result) == ["gate pass@1>=0.75: passed: 0.750 >= 0.75", "gate pass^2>=0.6: failed: 0.500 < 0.6"]
     assert len(new_rows(project)) == 12
 
 
