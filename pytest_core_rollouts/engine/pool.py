@@ -39,7 +39,7 @@ def affordable(concurrency: int) -> int:
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return concurrency
     limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    with contextlib.suppress(OSError, ValueError):  # some systems have a lower bound of their own
+    with contextlib.suppress(OSError, ValueError):  # some systems have their own lower bound
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
         soft = limit
     return max(1, min(concurrency, (soft - DESCRIPTORS_BESIDE) // DESCRIPTORS_EACH))

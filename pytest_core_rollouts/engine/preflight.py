@@ -66,7 +66,7 @@ def _check_embedded(agent: Agent) -> None:
     if agent.protocols and agent.base_url is None:
         url = MODEL_URLS[agent.protocols[0]]
         raise MatrixError(
-            f"{agent.where}: the embedded Core has no model of its own; pass --model NAME --model-base-url {url} and "
+            f"{agent.where}: the embedded Core has no default model; pass --model NAME --model-base-url {url} and "
             f"put the key in {MODEL_KEY} (or set model, base_url and api_key_env in an agent file)"
         )
 

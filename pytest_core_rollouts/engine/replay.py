@@ -43,7 +43,7 @@ _OF_GRADING = re.compile(r"the answer is |expected a JSON object, got |[\d,]+ va
 class Replay:
     """The rows of a file by the items that stand for them: task id, then agent's slug and sample.
 
-    Of several runs in one file the samples are counted on, so that each row has an item of its own.
+    Of several runs in one file the samples are counted on, so that each row has its own item.
     """
 
     path: Path
@@ -115,7 +115,7 @@ class Replay:
             yield agents[slug], sample
 
     def source(self, rollout: Rollout) -> RolloutRecord:
-        """The row that the rollout stands for, but for its trajectory. Raises RecordsError."""
+        """The row that the rollout stands for, without its trajectory. Raises RecordsError."""
         offset = self.rows[rollout.task.id][rollout.agent.slug, rollout.sample]
         return self.read.get(offset) or record_at(self.path, offset)
 
@@ -287,7 +287,7 @@ def _has_answer(source: RolloutRecord) -> bool:
 
 
 def _answer(source: RolloutRecord, artifacts: Mapping[str, bytes]) -> Answer:
-    """What was answered, as far as the row tells."""
+    """What was answered, as far as the row says."""
     if source.answer is not None or source.answer_json is not None:
         return Answer(value=source.answer, artifacts=artifacts)
     notes = [note for note in source.notes if note != INPUT_CHANGED and not note.startswith("attempt ")]

@@ -157,7 +157,7 @@ class Resumed:
 
 
 def mark_run(path: Path, run_id: str) -> None:
-    """Name a run that has no row yet beside its JSONL, before its first Session, so that it can be resumed.
+    """Name a run that has no row yet next to its JSONL, before its first Session, so that it can be resumed.
 
     A file with the name of the run needs no mark. Raises OSError.
     """
@@ -172,7 +172,7 @@ def unmark_run(path: Path, run_id: str) -> None:
 
 
 def _marked_runs(path: Path) -> dict[str, tuple[str, str]]:
-    """Return the ids of the runs whose marks are beside the file, each with when it began."""
+    """Return the ids of the runs whose marks are next to the file, each with when it began."""
     found = {}
     for mark in path.parent.glob(_mark(Path(glob.escape(path.name)), "*").name):
         run_id = mark.name.removesuffix(_MARK).rpartition(".")[2]

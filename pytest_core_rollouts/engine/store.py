@@ -47,7 +47,7 @@ class RowStore:
         * `path`: the file. None: rows are not kept, except by `also_to`.
         * `also_to`: is called with each row, masked, after it was written.
         * `resumed`: the rows that a resumed run already had in the file.
-        * `items`: where trajectories go. "inline" keeps them in the row, "files" in files beside the JSONL.
+        * `items`: where trajectories go. "inline" keeps them in the row, "files" in files next to the JSONL.
         * `on_failure`: is called once, with the reason, when a row or file can't be written.
         """
         self.path = path

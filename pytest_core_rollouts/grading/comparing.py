@@ -78,7 +78,7 @@ class KeyRule:
 class Reason:
     """One place where the answer differs.
 
-    `path` leads there from the top of the object: `regions.north[2]`, with keys that are no plain words in quotes:
+    `path` leads there from the top of the object: `regions.north[2]`, with keys in quotes that are not plain words:
     `totals["North East"]`. `expected` and `answered` are the whole values found there, or `NOTHING` and `MISSING`.
     """
 
@@ -360,7 +360,7 @@ def _match_number(expected: Any, answered: Any, mode: _Mode) -> bool:
 
 
 def _is_far(expected: Any, answered: Any, relative: float, absolute: float) -> bool:
-    """Whether two numbers are so far apart that no rounding matters: exact arithmetic takes ten times as long."""
+    """Whether two numbers are so different that rounding does not matter: exact arithmetic takes ten times as long."""
     if isinstance(answered, int):
         return answered.bit_length() > 2 * sys.float_info.max_exp  # of an answer that was made in code
     if not (isinstance(expected, float) and isinstance(answered, float)):

@@ -128,7 +128,7 @@ def _work(jobs: queue.SimpleQueue[_Job[Any] | None]) -> None:
 
 
 class _Limit:
-    """Seconds that a grader has, apart from those in which it waits for something with its own limit."""
+    """Seconds that a grader has, without those in which it waits for something with its own limit."""
 
     def __init__(self, seconds: float) -> None:
         self._left = seconds

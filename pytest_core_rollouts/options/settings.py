@@ -289,7 +289,7 @@ def _shard(values: OptionValues) -> tuple[int, int] | None:
 def _plan_from(values: OptionValues) -> Path | None:
     path = values.path("plan-from")
     if path is not None and not path.is_file():
-        raise pytest.UsageError(f"{values.shown('plan-from')}: there is no file {path}")
+        raise pytest.UsageError(f"{values.shown('plan-from')}: {path} does not exist")
     return path
 
 

@@ -1,1 +1,1 @@
-"""One row of JSONL per rollout, and the files beside it."""
+"""One row of JSONL per rollout, and the files next to it."""

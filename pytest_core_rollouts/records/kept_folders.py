@@ -18,7 +18,7 @@ UPLOAD_HINT: Final = "a CI's upload leaves it out without `include-hidden-files:
 
 
 def kept_folder(out: Path) -> Path:
-    """The folder beside the JSONL `out` for files that do not stand in its rows."""
+    """The folder next to the JSONL `out` for files that do not stand in its rows."""
     return out.with_name(f".{out.stem}{_SUFFIX}")
 
 
@@ -48,4 +48,4 @@ def missing_text(out: Path, file: str) -> str:
     folder = out.parent / Path(file).parts[0]
     where = out.parent / file if folder.is_dir() else folder
     hint = f" ({UPLOAD_HINT})" if folder.name.startswith(".") else ""
-    return f"{where}: missing, but rows of {out} name it; put {folder.name} back beside {out.name}{hint}"
+    return f"{where}: missing, but rows of {out} name it; put {folder.name} back next to {out.name}{hint}"

@@ -379,7 +379,7 @@ def _difference(comparison: Comparison) -> dict[str, Any]:
         return {"value": 0, "text": "n/a", "range": None, "sure": False}
     interval = comparison.interval
     ends = None if interval is None else f"{signed(interval[0])} to {signed(interval[1])}"
-    sure = bool(comparison.difference) and comparison.p_these_tasks.significant  # as the p that stands beside it
+    sure = bool(comparison.difference) and comparison.p_these_tasks.significant  # as the p next to it
     return {
         "value": float(comparison.difference),
         "text": signed(comparison.difference),

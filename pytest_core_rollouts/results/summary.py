@@ -4,8 +4,8 @@ A row without a reward (an error, a cancelled rollout) is missing data: it is no
 task stays in the summary. A rollout that was interrupted because its run stopped counts as not run, though it has a
 row.
 
-Rollouts that were expected to fail are in no figure; each agent has them apart, in `xfails`. Only tokens, which say
-what a run cost, and kinds of errors are of all rows.
+Rollouts that were expected to fail are in no figure; each agent has them separately, in `xfails`. Only tokens, which
+say what a run cost, and kinds of errors are of all rows.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ def _placeholders(value: str, *, whole: bool) -> str:
         if name not in _PLACEHOLDERS:
             raise Invalid(f"unknown placeholder {{{name}}}; known are {', '.join(f'{{{n}}}' for n in _PLACEHOLDERS)}")
     if whole and "{instruction}" in value and value != "{instruction}":
-        raise Invalid("{instruction} must be an argument of its own; or use stdin or {instruction_file}")
+        raise Invalid("{instruction} must be a separate argument; or use stdin or {instruction_file}")
     return value
 
 

@@ -344,7 +344,7 @@ def test_missing_shard_leaves_gates_undecided(tmp_path: Path, capfd: pytest.Capt
 def test_report_of_other_tasks_than_the_baselines_is_undecided(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The rows are complete by their own plan: only the baseline tells that tasks are missing."""
+    """The rows are complete by their own plan: only the baseline shows that tasks are missing."""
     base, _, _ = shards(tmp_path)
     part = written(tmp_path / "part.jsonl", *run({"a": YES, "b": YES}, run_id="part"))
     code, text, _ = run_command(capfd, "report", part, "--baseline", base, "--gate", "baseline")

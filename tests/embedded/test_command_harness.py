@@ -53,7 +53,7 @@ def steps(*replies: Reply) -> Any:
     return lambda ask: after[ask.step]
 
 
-def told(items: list[dict[str, Any]]) -> list[Any]:
+def contents(items: list[dict[str, Any]]) -> list[Any]:
     """Items in short: who said what, which tool was called with what, and what it returned."""
     short: list[Any] = []
     for item in items:
@@ -79,7 +79,7 @@ def test_items_and_usage_are_read_from_the_traffic(agents_wire: Wire, protocol: 
         session_id, turn = finish(agents_wire, body)
     assert turn["status"] == "completed", turn
     names = ["ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"] if protocol == "anthropic" else []
-    assert told(agents_wire.items(session_id)) == [
+    assert contents(agents_wire.items(session_id)) == [
         ("user", "Do as the script says."),
         ("bash", {"command": "echo one"}),
         ("bash", {"command": LOOK}),
@@ -130,7 +130,7 @@ def test_placeholders_are_filled_once_and_later_turns_have_their_own_command(age
     session_id, turn = finish(agents_wire, body)
     assert turn["status"] == "completed", "7 is a good status now"
     agents_wire.say(session_id, "Go on.")
-    assert "ended with status 0" in agents_wire.wait(session_id)["error"]["message"], "and 0 is none"
+    assert "ended with status 0" in agents_wire.wait(session_id)["error"]["message"], "and 0 is not an error"
     del config["resume"]
     session_id, _ = finish(agents_wire, creation("http://127.0.0.1:9/v1", "responses", *command, config=config))
     agents_wire.say(session_id, "Go on.")
@@ -183,7 +183,7 @@ def test_failure_of_the_server_that_passes_does_not_stop_the_program(agents_wire
         session_id, turn = run_script(agents_wire, model.url, script)
     assert turn["status"] == "completed", turn
     assert turn["usage"]["total_tokens"] == 240
-    assert told(agents_wire.items(session_id)) == [
+    assert contents(agents_wire.items(session_id)) == [
         ("user", "Do as the script says."),
         ("assistant", "Done."),
         ("assistant", "Done."),
@@ -250,7 +250,7 @@ def test_odd_requests_end_no_turn_and_change_no_other(agents_wire: Wire) -> None
     with _lenient_model() as url:
         session_id, turn = run_script(agents_wire, url, script)
     assert turn["status"] == "completed", turn
-    assert told(agents_wire.items(session_id))[-1] == ("assistant", "Done.")
+    assert contents(agents_wire.items(session_id))[-1] == ("assistant", "Done.")
     assert turn["usage"]["total_tokens"] == 120 * (len(ODD) + 1), "tokens are counted all the same"
     warnings = "\n".join(turn["warnings"])
     assert "Items are missing: 2 x a request with too many values" in warnings

@@ -223,11 +223,11 @@ def test_half_a_row_is_reported_and_runs_again(tmp_path: Path) -> None:
 def test_workers_get_the_rows_that_the_controller_read(tmp_path: Path) -> None:
     rows = [row(1.0), ERROR, row(0.0, rollout=plan(sample=1)), row(1.0, rollout=plan(sample=2, timeout=11.0))]
     found = resumed(tmp_path, *rows)
-    found.dump(tmp_path / "told")
-    told = Resumed.load(tmp_path / "told", found.path, found.run_id)
-    assert told.offsets == found.offsets
+    found.dump(tmp_path / "dumped")
+    loaded = Resumed.load(tmp_path / "dumped", found.path, found.run_id)
+    assert loaded.offsets == found.offsets
     for sample in range(4):
-        assert told.verdict(plan(sample=sample)) == found.verdict(plan(sample=sample))
+        assert loaded.verdict(plan(sample=sample)) == found.verdict(plan(sample=sample))
 
 
 COMMANDS: list[tuple[list[str], str, str]] = [
@@ -245,6 +245,6 @@ COMMANDS: list[tuple[list[str], str, str]] = [
 ]
 
 
-@rows(("given", "file", "told"), COMMANDS)
-def test_the_resume_command(tmp_path: Path, given: list[str], file: str, told: str) -> None:
-    assert resume_command(given, tmp_path / file, RUN_ID, tmp_path) == told
+@rows(("given", "file", "command"), COMMANDS)
+def test_the_resume_command(tmp_path: Path, given: list[str], file: str, command: str) -> None:
+    assert resume_command(given, tmp_path / file, RUN_ID, tmp_path) == command

@@ -85,7 +85,7 @@ class Project:
         return self.pytester.runpytest_inprocess(*args)
 
     def run_apart(self, *args: str, cwd: Path | None = None, env: Mapping[str, str] = {}) -> pytest.RunResult:
-        """pytest, in a process of its own."""
+        """pytest, in its own process."""
         command = [sys.executable, "-m", "pytest", *args]
         done = subprocess.run(
             command, cwd=cwd or self.path, env={**os.environ, **env}, capture_output=True, timeout=600, check=False

@@ -170,7 +170,7 @@ def test_a_path_inside_a_task_is_a_usage_error(project: Project, argument: str) 
 
 
 def test_pytest_run_inside_a_task_imports_nothing_of_it(project: Project) -> None:
-    """Even where the files look like a project, or a task, of their own."""
+    """Even if the files look like a project or a task."""
     files = {
         "conftest.py": "raise SystemExit('imported')",
         "pytest.ini": "[pytest]",

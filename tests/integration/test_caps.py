@@ -102,7 +102,7 @@ def test_attempts_with_unknown_usage_are_counted_and_reported(project: Project, 
 
 @pytest.mark.parametrize("workers", WORKERS, ids=len)
 def test_tokens_of_failed_attempts_count(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
-    """Each rollout takes two attempts, of which its row tells the second's tokens alone."""
+    """Each rollout takes two attempts, and its row only has the tokens of the second one."""
     project.task("a")
     usage = {"input_tokens": 95, "output_tokens": 5, "total_tokens": 100}
 
@@ -115,7 +115,7 @@ def test_tokens_of_failed_attempts_count(project: Project, core: FakeCore, worke
     result = project.run_apart("tasks", *way, "--samples", "20", "--rollout-max-tokens", "1200")
     assert result.ret == 1, text_of(result)
     assert 12 <= len(core.sessions) <= 16, "what was in flight finished, and nothing else started"
-    assert len(project.records) <= 10, "the rows alone would not have reached it"
+    assert len(project.records) <= 10, "the tokens in the rows would not have reached it"
 
 
 def test_a_rollout_without_a_session_has_no_unknown_usage(project: Project, core: FakeCore) -> None:

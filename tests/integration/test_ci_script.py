@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 JOB = r"""
 set -euo pipefail
 
-try() {  # NAME COMMAND...: keeps what it says in NAME.txt, and tells its exit code
+try() {  # NAME COMMAND...: keeps its output in NAME.txt, and prints its exit code
     name=$1 code=0
     shift
     "$@" >"$name.txt" 2>&1 || code=$?

@@ -95,7 +95,7 @@ def beside(project: Project, core: FakeCore, python: Path) -> Beside:
 
 WAYS = [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "3")]
 BASE = {"passed": 4, "failed": 1}
-"""Where the fault is mended by a second attempt of our own."""
+"""Where our own second attempt fixes the fault."""
 
 
 @pytest.mark.parametrize("way", WAYS, ids=len)
@@ -126,8 +126,8 @@ def test_pytest_rerunfailures_runs_infrastructure_errors_again(beside: Beside, w
 @pytest.mark.parametrize("way", WAYS, ids=len)
 def test_pytest_rerunfailures_does_not_run_wrong_answers_again(beside: Beside, way: tuple[str, ...]) -> None:
     """Each rerun is the row once more, unless wrong answers are left out."""
-    told = beside.run("--reruns", "2", *way)
-    assert outcomes(told) == {**BASE, "rerun": 2}, text_of(told)
+    rerun = beside.run("--reruns", "2", *way)
+    assert outcomes(rerun) == {**BASE, "rerun": 2}, text_of(rerun)
     left_out = beside.run("--reruns", "2", "--rerun-except", "WrongAnswer", *way)
     assert outcomes(left_out) == BASE, text_of(left_out)
     assert Counter(row["task"] for row in beside.project.records) == {"right": 2, "wrong": 2, "mended": 2}
@@ -142,7 +142,7 @@ def die():
     flag = Path(__file__).with_name("died")
     if "PYTEST_XDIST_WORKER" in os.environ and not flag.exists():
         flag.touch()
-        time.sleep(1)  # what pytest-rerunfailures tells its controller has a way of its own
+        time.sleep(1)  # pytest-rerunfailures has its own connection to its controller
         os._exit(3)
 
 def pytest_runtest_logreport(report):

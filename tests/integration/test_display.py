@@ -129,12 +129,12 @@ def test_a_terminal_shows_one_line_that_is_redrawn(paced: Project, args: tuple[s
             line,
         ), line
     assert "mean reward 1.000" in " ".join(screen.live)
-    told = re.findall(r"(\d+)/12 done.*?, ([\d.]+)k tokens", "\n".join(screen.live))
-    assert told
-    assert all(float(tokens) == 1.5 * int(done) for done, tokens in told)
+    progress = re.findall(r"(\d+)/12 done.*?, ([\d.]+)k tokens", "\n".join(screen.live))
+    assert progress
+    assert all(float(tokens) == 1.5 * int(done) for done, tokens in progress)
     assert "s left" in " ".join(screen.live)
-    told_in_flight = [int(number) for number in re.findall(r"(\d+) in flight", "\n".join(screen.live))]
-    assert 1 <= max(told_in_flight) <= (2 if args == ("-n", "2") else 4)
+    in_flight = [int(number) for number in re.findall(r"(\d+) in flight", "\n".join(screen.live))]
+    assert 1 <= max(in_flight) <= (2 if args == ("-n", "2") else 4)
     ran = screen.text.partition("= FAILURES")[0]
     assert "instruction.md" not in ran
     assert re.search(r"^12 rollouts +\[ *\d+%\]$", ran, re.MULTILINE), ran  # no percentage beside nothing

@@ -53,7 +53,7 @@ def test_the_options_alone_run_the_tasks_and_two_workers_give_the_same_table(bun
         assert outcomes(result) == {"passed": 10}, text_of(result)
         assert result.ret == 0
     assert table(one) == table(two)
-    assert len(table(one)) == 3, "nothing needs a look: a row for the agent alone"
+    assert len(table(one)) == 3, "nothing needs a look: only a row for the agent"
     assert len(bundled.results) == 2
     assert all(path.read_text().count("\n") == 10 for path in bundled.results)
     assert {row["harness"] for row in bundled.records} == {"oracle"}

@@ -1,4 +1,4 @@
-"""The embedded Core with rollouts in flight when something is killed or told to stop: its Sessions are counted too.
+"""The embedded Core with rollouts in flight when something is killed or stopped: its Sessions are counted too.
 
 Each Session that the Core ever had must be named by a row, each row must be there once, and of the Core and its
 sandboxes neither a process nor a file may be left.
@@ -122,7 +122,7 @@ def sandboxed(project: Project, no_core: None, temporary: Path, monkeypatch: pyt
 
 
 def all_named(project: Project, sessions: Sessions) -> None:
-    """Each Session that there was stands in a row of its own rollout."""
+    """Every Session is in a row of its rollout."""
     named = {row["session_id"]: row["rollout_id"] for row in rows(project)}
     assert sessions.seen.items() <= named.items()
 

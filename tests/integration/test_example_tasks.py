@@ -138,7 +138,7 @@ def test_a_data_set_of_fifty_thousand_rows_is_collected_in_bounded_time_and_memo
     shutil.copytree(EXAMPLES / "dataset", project.path / "dataset")
     with (project.path / "dataset" / "questions.jsonl").open("w") as file:
         for number in range(50_000):
-            question = f"How much is {number} times 3? Explain nothing, show nothing, and give the number alone."
+            question = f"How much is {number} times 3? Explain nothing, show nothing, and give only the number."
             file.write(json.dumps({"id": f"q{number:05}", "question": question, "answer": 3 * number}) + "\n")
     project.ini()
     # Not ru_maxrss: a process starts with that of the one that it was forked from.

@@ -1,4 +1,4 @@
-"""A faulty task is a collection error of that task alone: it names the file, starts nothing, and the others run."""
+"""A faulty task is a collection error of only that task: it names the file, starts nothing, and the others run."""
 
 from __future__ import annotations
 

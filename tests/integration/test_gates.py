@@ -235,7 +235,7 @@ def test_a_gate_is_undecided_if_rollouts_did_not_run(project: Project, core: Fak
     assert result.ret == 1
 
 
-# What is told
+# What is reported
 
 
 def test_the_option_r_lists_solved_and_unsolved_rollouts(project: Project, core: FakeCore) -> None:

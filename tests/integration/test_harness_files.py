@@ -141,7 +141,7 @@ def test_what_cannot_run_is_refused_before_anything_is_paid_for(
     error = usage_error(bundled.run("tasks", "--core", "http://127.0.0.1:9/v1", "--harness", "agents/tiny.yaml"))
     assert "harness tiny: requires --core embedded; a harness file runs a program of this machine" in error
     error = usage_error(bundled.run("tasks", "--core", "embedded", "--harness", "agents/tiny.yaml"))
-    assert "harness tiny: the embedded Core has no model of its own; pass --model NAME" in error
+    assert "harness tiny: the embedded Core has no default model; pass --model NAME" in error
     error = usage_error(bundled.run("tasks", "--core", "embedded", "--harness", "agents/none.yaml"))
     assert "agents/none.yaml: can't be read: No such file or directory" in error
     for key in (KEY, f"sk-{'a1' * 12}"):

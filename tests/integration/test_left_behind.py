@@ -27,7 +27,7 @@ def canaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def paths_of(project: Project) -> set[str]:
-    """Every path in the project, but for what pytest and git keep of their own."""
+    """Every path in the project, except the folders of pytest and git."""
     found = (path.relative_to(project.path) for path in project.path.rglob("*"))
     ours = (path for path in found if not {".pytest_cache", "__pycache__", ".git"} & set(path.parts))
     return {path.as_posix() for path in ours}
@@ -157,10 +157,10 @@ def test_folders_of_kept_files_are_refused_under_any_name(project: Project, cana
         "runs/link/test_x.py",
     ):
         for args in ((), ("--samples", "1")):
-            told = usage_error(project.run(path, *args))
-            assert f"is inside {project.path}/runs/{name}, which holds what agents left" in told
-    told = usage_error(project.run_apart(cwd=project.path / folder))
-    assert "which holds what agents left" in told
+            error = usage_error(project.run(path, *args))
+            assert f"is inside {project.path}/runs/{name}, which holds what agents left" in error
+    error = usage_error(project.run_apart(cwd=project.path / folder))
+    assert "which holds what agents left" in error
     assert list(canaries.iterdir()) == []
 
 
@@ -177,7 +177,7 @@ def test_missing_kept_files_are_reported_with_the_setting_that_uploads_them(proj
     (project.path / ".r.files").rename(project.path / "elsewhere")
     project.task("sum", expected={"x": 3}, yaml="outputs: [a]")
     folder, rows = project.path / ".r.files", project.path / "r.jsonl"
-    lost = f"{folder}: missing, but rows of {rows} name it; put .r.files back beside r.jsonl"
+    lost = f"{folder}: missing, but rows of {rows} name it; put .r.files back next to r.jsonl"
     hint = " (a CI's upload leaves it out without `include-hidden-files: true`)"
     for verb in (("report", "r.jsonl", "--html", "r.html"), ("export", "r.jsonl", "--format", "messages")):
         command = [sys.executable, "-m", "pytest_core_rollouts", *verb]

@@ -96,8 +96,8 @@ def test_junit_shows_the_outcome_and_duration_of_each_rollout(
         row = rows[task]
         assert float(str(case.get("time"))) == pytest.approx(row["duration_s"], abs=0.02)
         properties = {item.get("name"): item.get("value") for item in case.iter("property")}
-        told = {"status": row["status"], "reward": str(row["reward"]), "session_id": row["session_id"]}
-        assert told.items() <= properties.items()
+        expected = {"status": row["status"], "reward": str(row["reward"]), "session_id": row["session_id"]}
+        assert expected.items() <= properties.items()
         kinds = {child.tag for child in case} - {"properties"}
         assert kinds == {"right": set(), "wrong": {"failure"}, "broken": {"error"}}[task]
     durations = [line for line in result.outlines if re.match(r"[0-9.]+s (setup|call|teardown) +tasks/", line)]

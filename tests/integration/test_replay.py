@@ -24,7 +24,7 @@ REPLAY = ("--rollout-replay", "old.jsonl")
 
 def row(task: str, sample: int, reward: float | None, answer: Any = None, **fields: Any) -> RolloutRecord:
     run_id = fields.pop("run_id", OLD)
-    told: dict[str, Any] = {
+    fields_of_all: dict[str, Any] = {
         "rollout_id": f"{run_id}.{task}.codex-default.{sample}",
         "task": task,
         "harness": "codex",
@@ -45,7 +45,7 @@ def row(task: str, sample: int, reward: float | None, answer: Any = None, **fiel
         "grading_digest": "g",
         "planned": {"run": 9, "agent": 9, "tasks": 9, "group": 9},
     }
-    return RolloutRecord(**(told | fields))
+    return RolloutRecord(**(fields_of_all | fields))
 
 
 def old(project: Project, *rows: RolloutRecord, name: str = "old.jsonl") -> Path:

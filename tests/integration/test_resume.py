@@ -134,7 +134,7 @@ def test_only_rollouts_with_infrastructure_errors_run_again(two_tasks: Project, 
     assert Counter(row["status"] for row in rows) == {"completed": 8, "error": 3}
     assert [row["attempt"] for row in rows[8:]] == [2, 2, 2]
     assert {(record.status, record.reward) for record in counted(two_tasks).values()} == {("completed", 1.0)}
-    assert len(set(core.by_key)) == 11, "each attempt has a key of its own"
+    assert len(set(core.by_key)) == 11, "each attempt has its own key"
 
 
 def test_timeouts_and_failures_of_the_agent_are_kept(two_tasks: Project, core: FakeCore) -> None:

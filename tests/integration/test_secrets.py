@@ -111,7 +111,7 @@ def test_keys_that_a_server_repeats_are_masked(secretive: Project, core: FakeCor
 
 
 def test_keys_in_the_locals_of_a_traceback_are_masked(secretive: Project, core: FakeCore) -> None:
-    """An error of our own, or of a hook, is shown by pytest with its locals."""
+    """An error of the plugin, or of a hook, is shown by pytest with its locals."""
     secretive.write(
         "conftest.py",
         "import os\nimport pytest\n\n"

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGKILL with rollouts in flight: nothing is lost, told twice or left behind unnamed."""
+"""Ctrl-C, SIGTERM and SIGKILL with rollouts in flight: nothing is lost, reported twice or left behind unnamed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUICK = 3
 
 
 def check(project: Project, ended: Ended, *, count: int, code: int = 2) -> None:
-    """Every rollout has its row or is named as not run, and none that the stop cancelled is told as a failure."""
+    """Every rollout has its row or is named as not run, and none that the stop cancelled is reported as a failure."""
     assert ended.code == code, ended.text
     assert "INTERNALERROR" not in ended.text, ended.text
     assert "Traceback" not in ended.text, ended.text
@@ -83,7 +83,7 @@ def test_a_signal_cancels_rollouts_writes_rows_and_deletes_sessions(
 ) -> None:
     with Running(project, "tasks", *way) as pytest_:
         until(lambda: in_flight(slow_core) == IN_FLIGHT[way] and len(rows(project)) == QUICK, "rollouts in flight")
-        until(lambda: re.search(r"(^| )\.{3}$", pytest_.text, re.MULTILINE), "what is quick is told")
+        until(lambda: re.search(r"(^| )\.{3}$", pytest_.text, re.MULTILINE), "the quick ones are reported")
         made = len(slow_core.sessions)
         pytest_.signal(number, group=group)
         ended = pytest_.end()
@@ -275,7 +275,7 @@ def test_next():
 def test_a_worker_in_another_test_does_not_delay_the_end(
     project: Project, slow_core: FakeCore, number: signal.Signals, group: bool, way: tuple[str, ...]
 ) -> None:
-    """It is interrupted as it would be without workers: told as nothing, and its fixtures end."""
+    """It is interrupted as it would be without workers: it is not reported, and its fixtures end."""
     test = project.write("tests/test_long.py", LONG)
     waiting = 10 if way is SHARDED else 1
     with Running(project, "tests", "tasks", *way) as pytest_:

@@ -1,4 +1,4 @@
-"""pytest -n: the same items, ids and rows whoever runs them, and one run that all workers share."""
+"""pytest -n: the same items, ids and rows in whatever process they run, and one run that all workers share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that die: what finished stands, the rest runs again elsewhere, and nothing is told twice."""
+"""Workers that die: what finished stands, the rest runs again elsewhere, and nothing is reported twice."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def pytest_runtest_logreport(report):
 def test_a_worker_that_dies_during_a_report_loses_and_repeats_nothing(
     project: Project, core: FakeCore, workers: tuple[str, ...], when: str
 ) -> None:
-    """What the controller has heard of is not told again, though the worker's word that it is done has not come."""
+    """What the controller has received is not reported again, although the worker has not confirmed the end."""
     for name in "abc":
         project.task(name)
     project.write("conftest.py", DIES.format(when=when, task="tasks/b/", always=False))

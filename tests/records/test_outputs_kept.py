@@ -196,7 +196,7 @@ def test_files_of_earlier_versions_are_read(tmp_path: Path) -> None:
     row["file"] = kept.relative_to(tmp_path).as_posix()
     assert read_kept_files(tmp_path / "r1.jsonl", [row]) == {"reports/a.md": b"A"}
     (tmp_path / "r1.files").rename(tmp_path / "elsewhere")
-    lost = "r1.files: missing, but rows of .*r1.jsonl name it; put r1.files back beside r1.jsonl$"
+    lost = "r1.files: missing, but rows of .*r1.jsonl name it; put r1.files back next to r1.jsonl$"
     with pytest.raises(RecordsError, match=lost):
         read_kept_files(tmp_path / "r1.jsonl", [row])
 

@@ -324,7 +324,7 @@ def test_new_and_changed_tasks_are_not_compared_and_a_missing_result_fails() -> 
 
 @rows("gate", ["baseline", "lost<=9"])
 def test_task_of_the_baseline_without_a_row_leaves_gates_undecided(gate: str) -> None:
-    """Rows alone don't say why a task has none: another shard may have it."""
+    """Rows don't say why a task has none: another shard may have it."""
     before = {"A": YES, "B": YES, "C": YES}
     judgment = one(gate, {"A": YES, "B": YES}, before)
     assert judgment.passed is None

@@ -126,14 +126,14 @@ def test_drops_of_several_agents_are_corrected_by_holm() -> None:
         "no significant drop (p = 0.031, one-sided; 0.062 after Holm's correction for 2 verdicts)"
     )
     rows = [*run(after, agents=1)]
-    [alone] = judge([parse_gate("baseline")], summarize(rows), old)
-    assert alone.passed is False  # one agent, one verdict
+    [only] = judge([parse_gate("baseline")], summarize(rows), old)
+    assert only.passed is False  # one agent, one verdict
     both = judge([parse_gate("baseline")], summarize([*run(after, agents=2)]), old)
     assert both[0].by_agent["codex"].passed is not False  # the other agent's rows are pending, and count already
 
 
 def test_drops_of_single_tasks_are_corrected_for_all_agents() -> None:
-    """8/8 -> 0/8 has p = 2/12870; 8/8 -> 3/8 has p = 0.026: alone significant, not among four."""
+    """8/8 -> 0/8 has p = 2/12870; 8/8 -> 3/8 has p = 0.026: significant as the only one, not among four."""
     before = {"a": (1.0,) * 8, "b": (0.0,) * 8}
     after = {"a": (1.0,) * 3 + (0.0,) * 5, "b": (1.0,) * 5 + (0.0,) * 3}
     rows = [*run(before, run_id="old"), *run(before, run_id="old", harness="claude_sdk")]

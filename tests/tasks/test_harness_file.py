@@ -17,7 +17,7 @@ Write = Callable[[str], Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a harness file next to an agent, a program of its own and a text."""
+    """Writes a harness file next to an agent, its program and a text."""
     (tmp_path / "agent.py").write_text("print('hello')\n")
     program = tmp_path / "opt" / "bin" / "mini"
     program.parent.mkdir(parents=True)
@@ -75,7 +75,7 @@ BAD = [
     ("{base}\nmounts: [agent.py]\nresume: [./agent.py]", 4, "resume[0]: {here}/agent.py is not an executable file"),
     ("{base}\nmounts: [opt]\nresume: [./opt/bin/no]", 4, "resume[0]: {here}/opt/bin/no does not exist"),
     ("{base}\nmounts: [opt]\nresume: [opt/bin/link]", 4, "link to {here}/agent.py, which is in no mount"),
-    ("{base}\nresume: [python3, 'do {{instruction}}']", 3, "resume[1]: {{instruction}} must be an argument of its own"),
+    ("{base}\nresume: [python3, 'do {{instruction}}']", 3, "resume[1]: {{instruction}} must be a separate argument"),
     ("{base}\nprotocol: grpc", 3, "duplicate key"),
     ("command: [python3]\nprotocol: grpc", 2, "invalid choice 'grpc'; choose from chat_completions, responses, anth"),
     ("command: [nonesuch]\nprotocol: responses", 1, "command[0]: the program nonesuch is not in a sandbox's PATH"),

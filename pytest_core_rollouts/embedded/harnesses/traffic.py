@@ -80,7 +80,7 @@ class Traffic:
         return sum_of(self._usages)
 
     def close(self) -> None:
-        """Complete the calls of which no request told a result."""
+        """Complete the calls whose result no request contained."""
         for call in self._open.values():
             call.finish(None)
         self._open.clear()
@@ -124,7 +124,7 @@ class Traffic:
         return request if isinstance(request, Mapping) else {}
 
     def _take(self, call_id: str | None, text: str, is_error: bool, first: bool) -> None:
-        """Report a tool's result, or what the agent told the model as the user, except the Turn's own input."""
+        """Report a tool's result, or what the agent sent to the model as the user, except the Turn's own input."""
         if call_id is None and (first or not text.strip() or self._prompt in text):
             return
         self._characters += len(text)
@@ -190,7 +190,7 @@ class Traffic:
             self._trajectory.reasoning(text)
 
     def _begin(self, call_id: Any, name: Any, arguments: Any) -> None:
-        """Report a call. A call without an id was made by the server, so no request tells its result."""
+        """Report a call. A call without an id was made by the server, so no request contains its result."""
         if isinstance(call_id, str) and (earlier := self._open.pop(call_id, None)) is not None:
             earlier.finish(None)
         given = call_id if isinstance(call_id, str) and call_id else None
@@ -214,7 +214,7 @@ def _arguments(value: Any) -> Any:
 
 
 def _parts(wire: str, message: Value) -> Iterator[tuple[str | None, str, bool]]:
-    """Yield what a message of a request tells: (id of a call, its result, is it an error) or (None, user's text, _)."""
+    """Yield what a message of a request contains: (id of a call, result, is it an error) or (None, user's text, _)."""
     role, content = message.get("role"), message.get("content")
     if wire == "responses":
         if str(message.get("type")).endswith("_call_output"):

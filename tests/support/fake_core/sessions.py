@@ -35,7 +35,7 @@ class Script:
     but nothing comes), `dropped` (breaks after its first event) or `scrambled` (every event twice, the newest first).
     With no `usage`, codex reports the usual one, and other harnesses none.
     `session_status` replaces the Session's own status while the Turn runs. The Turn's usage is null the first
-    `usage_late` times that the completed Turn is read, and `subagents` have Turns of their own, listed as the newest.
+    `usage_late` times that the completed Turn is read, and `subagents` have their own Turns, listed as the newest.
     """
 
     prepare_seconds: float | None = 0.0
