@@ -32,7 +32,7 @@ A code that is in no table counts as an infrastructure error.
 - **New attempt**: whether the rollout may be run again in a new Session, up to `--rollout-retries` times (default 1).
   The errors of earlier attempts are in `notes`.
 - **Run**: an error that every other rollout would have, too, stops the run.
-  Nothing more starts, the remaining rollouts are named as not run, and the exit code is 2.
+  Nothing more starts, the remaining rollouts are reported as not run, and the exit code is 2.
   `--rollout-resume` continues from there.
   *stops, if a second rollout met it*: an error of the model's server only stops the run if a rollout of another task had the same one with the same agent file (in a run of one task, another rollout of it), both before their agents had used a tool.
   Otherwise one agent could stop the run with a request that it makes itself.

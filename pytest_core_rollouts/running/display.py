@@ -18,6 +18,10 @@ REDRAW = 0.5
 """Seconds between two drawings on a terminal."""
 LINE = 30.0
 """Seconds between two lines in a log."""
+ECHO = 5
+"""Columns left free after the line: a terminal that echoes `^C` there and wraps would leave the line on the screen."""
+ERASE = "\x1b[K"
+"""Erases a terminal's line from the cursor to its end."""
 
 
 class State(NamedTuple):
@@ -79,7 +83,6 @@ class Display:
             reporter.write(f"{line}\n", flush=True)
 
     def _draw(self, reporter: pytest.TerminalReporter, terminal: int, line: str) -> None:
-        width = os.get_terminal_size(terminal).columns or 80
         if not self._drawn:
             if not self._goes_back:
                 self._end_line(reporter)
@@ -88,7 +91,8 @@ class Display:
             if self._column:
                 _write(terminal, "\n")
             self._drawn = True
-        _write(terminal, f"\r{line[: width - 1]:<{width - 1}}")
+        text = line[: max(0, _width(terminal) - ECHO)]
+        _write(terminal, f"\r{text}{ERASE}")
 
     def _end_line(self, reporter: pytest.TerminalReporter) -> None:
         if self._writer is not None and self._writer.width_of_current_line:
@@ -98,9 +102,9 @@ class Display:
     def _erase(self) -> None:
         """Remove the line and go back to the end of pytest's own line. The next tick draws it again."""
         if self._drawn and self._terminal is not None:
-            width = os.get_terminal_size(self._terminal).columns or 80
+            width = _width(self._terminal)
             back = f"\x1b[A\x1b[{(self._column - 1) % width + 1}C" if self._column else ""
-            _write(self._terminal, f"\r{'':<{width - 1}}\r{back}")
+            _write(self._terminal, f"\r{ERASE}{back}")
             self._drawn = False
             self._next = 0.0
 
@@ -163,6 +167,12 @@ def _terminal(config: pytest.Config, reporter: pytest.TerminalReporter | None) -
     if config.pluginmanager.hasplugin("sugar") or sys.__stdout__ is None or not sys.__stdout__.isatty():
         return None
     return os.dup(sys.__stdout__.fileno())
+
+
+def _width(terminal: int) -> int:
+    with suppress(OSError):  # the terminal was closed
+        return os.get_terminal_size(terminal).columns or 80
+    return 80
 
 
 def _write(terminal: int, text: str) -> None:

@@ -23,12 +23,11 @@ from pytest_core_rollouts.rollout.session_deletion import Sweep
 from pytest_core_rollouts.running import gates
 from pytest_core_rollouts.running.gates import GateResults
 from pytest_core_rollouts.running.session_run import SessionRun
-from pytest_core_rollouts.tasks.matrix import name_rollouts, run_began
-from pytest_core_rollouts.text import one_line
+from pytest_core_rollouts.tasks.matrix import Chosen, name_rollouts, run_began
+from pytest_core_rollouts.text import counted, one_line
 
 LEAST_SWEEP = 1.5
 """Seconds for the sweep if a stop has used up its time: enough to find and name the Sessions that are left."""
-NOT_RUN_LINES = 20
 
 
 @dataclass
@@ -37,8 +36,11 @@ class Ending:
 
     run: SessionRun
     summary: Summary = field(default_factory=lambda: summarize(()))
-    not_run: list[str] = field(default_factory=list)
-    """A line for each task and agent with samples that did not run."""
+    stopped: bool = False
+    """Whether the session ended before its last rollout, because of a signal, `-x` or the like."""
+    not_run: list[Chosen] = field(default_factory=list)
+    finished_late: int = 0
+    """Rollouts that finished while the run was stopping, so that pytest does not count them."""
     judged: GateResults = field(default_factory=GateResults)
     swept: Sweep = field(default_factory=Sweep)
     html: HtmlReport | None = None
@@ -62,7 +64,11 @@ class Ending:
             for line in text.strip("\n").split("\n"):  # pytest escapes what a terminal lacks, line breaks too
                 terminal.write_line(line)
             terminal.write_line("")
-        for line in [*self.problems, *self._not_run(whole=terminal.verbosity > 0), *self._left_behind()]:
+        for line in self.problems:
+            terminal.write_line(line, red=True)
+        for line in self._not_run(whole=whole):
+            terminal.write_line(line, red=not self.stopped)
+        for line in self._left_behind():
             terminal.write_line(line, red=True)
         for line in self._notes():
             terminal.write_line(line)
@@ -78,10 +84,12 @@ class Ending:
                 terminal.write_line(_relative(path, here))
 
     def _not_run(self, *, whole: bool) -> Iterator[str]:
-        shown = self.not_run if whole else self.not_run[:NOT_RUN_LINES]
-        yield from (f"not run: {line}" for line in shown)
-        if len(self.not_run) > len(shown):
-            yield f"not run: ... and samples of {len(self.not_run) - len(shown)} more (-v names all)"
+        lines = list(name_rollouts(self.not_run))
+        if whole or len(lines) <= 1:
+            yield from (f"not run: {line}" for line in lines)
+        else:
+            tasks = len({task_id for task_id, _, _ in self.not_run})
+            yield f"not run: {counted(len(self.not_run), 'rollout')} of {counted(tasks, 'task')} (-v lists them)"
 
     def _left_behind(self) -> Iterator[str]:
         yield from (f"left behind: Session {session_id}: {reason}" for session_id, reason in self.swept.left.items())
@@ -126,13 +134,16 @@ class Ending:
         tasks = [task for agent in self.summary.agents for task in (*agent.tasks, *agent.xfails)]
         if interrupted := sum(task.interrupted for task in tasks):
             yield f"interrupted: {interrupted} rollout{' that was' if interrupted == 1 else 's that were'} in flight"
+        if self.finished_late:
+            late = counted(self.finished_late, "rollout")
+            yield f"finished while the run stopped: {late}, which the table counts and pytest does not"
         if run.store.caps.unknown:
             yield f"--rollout-max-tokens counted without {run.store.caps.unknown} attempts whose usage is unknown"
 
 
-def finish(run: SessionRun) -> Ending:
+def finish(run: SessionRun, *, stopped: bool) -> Ending:
     """Close the run: sweep its Sessions, stop its Core, summarize its rows."""
-    ending = Ending(run)
+    ending = Ending(run, stopped=stopped)
     if run.may_have_sessions:
         ending.swept = run.host.sweep(
             run.run_id,
@@ -155,12 +166,12 @@ def finish(run: SessionRun) -> Ending:
         ending.judged = gates.judge_run(run, ending.summary)
     except RecordsError as error:
         ending.problems.append(str(error))
-    ending.not_run = list(
-        name_rollouts(one for key, one in run.selected.items() if key not in seen and key not in run.reused)
-    )
-    if unreported := [
-        one for one in run.selected if seen.get(one, "cancelled") != "cancelled" and one not in run.reported
-    ]:
+    finished = {rollout_id for rollout_id, status in seen.items() if status != "cancelled"}
+    ending.not_run = [one for key, one in run.selected.items() if key not in finished and key not in run.reused]
+    unreported = [key for key in run.selected if key in finished and key not in run.reported]
+    if stopped:
+        ending.finished_late = len(unreported)
+    elif unreported:
         names = ", ".join(unreported[:3]) + (", ..." if len(unreported) > 3 else "")
         ending.problems.append(f"{len(unreported)} rollouts finished but were not reported to pytest: {names}")
     _write_markdown(run.settings.report, ending)

@@ -110,6 +110,12 @@ def _result_text(properties: dict[str, Any]) -> str:
     return result if why is None else f"{result}: {why}"
 
 
+def _stopped(session: pytest.Session) -> bool:
+    """Whether the session ended before its last item."""
+    ran = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    return bool(not ran or session.shouldstop or session.shouldfail)
+
+
 class FirstLineSummary(str):
     """Why a rollout failed. Only its first line is formatted into pytest's summary, on CI and under -vv."""
 
@@ -273,7 +279,7 @@ class SessionPlugin:
         if self.worker is not None:
             self.worker.close()
         if not self.run.is_worker and (self.run.ready or self._all_skipped(session.exitstatus)):
-            self.ending = ending.finish(self.run)
+            self.ending = ending.finish(self.run, stopped=_stopped(session))
             self._write_verdicts(session.config, self.ending)
             if session.exitstatus == pytest.ExitCode.OK and not self.ending.green:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED

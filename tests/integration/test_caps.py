@@ -149,7 +149,7 @@ def test_rollouts_with_a_skip_condition_are_named_as_not_run(project: Project, c
         "    for item in items:\n"
         "        item.add_marker(pytest.mark.skipif(False, reason='never'))\n",
     )
-    result = project.run("tasks", "--samples", "2", "--rollout-max-tokens", "100", "--rollout-concurrency", "1")
+    result = project.run("tasks", "--samples", "2", "--rollout-max-tokens", "100", "--rollout-concurrency", "1", "-v")
     text = text_of(result)
     assert result.ret == 1, text
     assert len(core.sessions) == 1

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable
 from fcntl import ioctl
 
 import pytest
@@ -28,20 +29,23 @@ LIVE = re.compile(r"rollouts: \d+/\d+ done")
 class Screen:
     """What a terminal makes of what is written to it: lines, and every state of the redrawn one."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH) -> None:
+        self.width = width
         self.lines = [""]
         self.live: list[str] = []
         self._row = 0
         self._column = 0
 
     def feed(self, text: str) -> None:
-        text = re.sub(r"\x1b\[[0-9;?]*[B-Za-z]", lambda move: move[0] if move[0].endswith("C") else "", text)  # colors
-        for part in re.findall(r"\x1b\[\d*[AC]|[^\r\n\x1b]+|\r|\n", text):
+        text = re.sub(r"\x1b\[[0-9;?]*[B-Za-z]", lambda code: code[0] if code[0][-1] in "CK" else "", text)  # colors
+        for part in re.findall(r"\x1b\[\d*[ACK]|[^\r\n\x1b]+|\r|\n", text):
             if part == "\r":
                 self._column = 0
             elif part == "\n":
-                self._row += 1
-                self.lines += [""] * (self._row == len(self.lines))
+                self._next_row()
+            elif part.endswith("K"):
+                self.lines[self._row] = line = self.lines[self._row][: self._column]
+                self.live += [line] * bool(LIVE.search(line))
             elif part.startswith("\x1b"):
                 count = int(part[2:-1] or 1)
                 self._row -= count if part.endswith("A") else 0
@@ -49,12 +53,21 @@ class Screen:
             else:
                 self._put(part)
 
+    def _next_row(self) -> None:
+        self._row += 1
+        self.lines += [""] * (self._row == len(self.lines))
+
     def _put(self, text: str) -> None:
+        if len(text) > self.width - self._column:
+            fits = self.width - self._column
+            self._put(text[:fits])
+            self._next_row()
+            self._column = 0
+            self._put(text[fits:])
+            return
         line = self.lines[self._row].ljust(self._column)
-        self.lines[self._row] = line = line[: self._column] + text + line[self._column + len(text) :]
+        self.lines[self._row] = line[: self._column] + text + line[self._column + len(text) :]
         self._column += len(text)
-        if LIVE.search(line):
-            self.live.append(line.rstrip())
 
     @property
     def text(self) -> str:
@@ -62,9 +75,13 @@ class Screen:
 
 
 def on_a_terminal(
-    project: Project, *args: str, env: dict[str, str] | None = None, width: int = WIDTH
+    project: Project,
+    *args: str,
+    env: dict[str, str] | None = None,
+    width: int = WIDTH,
+    interrupt: Callable[[bytes], bool] | None = None,
 ) -> tuple[Screen, int]:
-    """pytest on a terminal; what the terminal shows, and the exit code."""
+    """pytest on a terminal; what the terminal shows, and the exit code. Ctrl-C is pressed when `interrupt` says so."""
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     process = subprocess.Popen(
@@ -75,9 +92,10 @@ def on_a_terminal(
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
+        preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),  # the terminal sends its process group SIGINT
     )
     os.close(theirs)
-    screen, deadline, data = Screen(), time.monotonic() + PATIENCE, b""
+    screen, deadline, data = Screen(width), time.monotonic() + PATIENCE, b""
     while time.monotonic() < deadline:
         ready = select.select([ours], [], [], 1)[0]
         try:
@@ -87,6 +105,9 @@ def on_a_terminal(
         if chunk is None:
             break
         data += chunk
+        if interrupt is not None and interrupt(data):
+            os.write(ours, b"\x03")
+            interrupt = None
     os.close(ours)
     code = process.wait(10)
     screen.feed(data.decode("utf-8", "replace").replace("\r\n", "\n\r"))
@@ -140,6 +161,31 @@ def test_a_terminal_shows_one_line_that_is_redrawn(paced: Project, args: tuple[s
     assert re.search(r"^12 rollouts +\[ *\d+%\]$", ran, re.MULTILINE), ran  # no percentage beside nothing
     unit = re.search(r"^(tests/test_unit.py )?\.\.(\s+\[ *\d+%\])?$", screen.text, re.MULTILINE)
     assert unit or "-n" in args, screen.text
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=len)
+def test_ctrl_c_is_followed_by_one_line_of_what_did_not_run(
+    project: Project, core: FakeCore, workers: tuple[str, ...]
+) -> None:
+    """The terminal echoes `^C` after the progress line, which is as long as the terminal is wide."""
+    for number in range(13):
+        project.task(f"task-{number:02}")
+    core.script = lambda body: Script(
+        answer=RIGHT, turn_seconds=0.0 if len(core.sessions) < 3 else 3600.0, usage={"total_tokens": 9_999_999}
+    )
+    args = ("tasks", "--samples", "4", *workers)
+    in_flight = 2 if workers else 4
+
+    def ready(shown: bytes) -> bool:
+        return b"3/52 done, %d in flight" % in_flight in shown and len(core.sessions) == 3 + in_flight
+
+    screen, code = on_a_terminal(project, *args, width=45, interrupt=ready)
+    assert code == 2, screen.text
+    assert re.findall(r"^not run.*", screen.text, re.MULTILINE) == ["not run: 49 rollouts of 13 tasks (-v lists th"]
+    assert f"interrupted: {in_flight} rollouts that were in flight" in screen.text
+    assert not re.search(r"3/52 done|\^C|reported to pytest", screen.text)
+    listed = project.run_apart(*args, "-v", "--rollout-resume", str(project.results[0]), "--rollout-max-tokens", "1")
+    assert "not run: task-12 default-default 0-3" in listed.outlines
 
 
 @pytest.mark.parametrize("width", [80, 200])

@@ -198,7 +198,7 @@ def test_an_interrupted_resume_names_the_rollouts_that_did_not_run(project: Proj
         running.signal(signal.SIGINT)
         ended = running.end()
     assert ended.code == 2
-    assert "not run: a default-default 1-3" in ended.text
+    assert "not run: a default-default 0-3" in ended.text
 
 
 @pytest.mark.parametrize("flight", [(), ("--rollout-concurrency", "2")], ids=["one", "two"])

@@ -156,7 +156,7 @@ def test_max_worker_restart_applies_and_rollouts_that_did_not_run_are_named(
     for name in "abcdefgh":
         project.task(name)
     core.script = lambda body: Script(answer=RIGHT, turn_seconds=1.0)
-    with Running(project, "tasks", f"--max-worker-restart={most}", *workers) as pytest_:
+    with Running(project, "tasks", "-v", f"--max-worker-restart={most}", *workers) as pytest_:
         killed: list[int] = []
         for number in range(most + 1):
             until(lambda: [pid for pid in pytest_.workers if pid not in killed], "a worker")
