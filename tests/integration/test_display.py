@@ -170,9 +170,7 @@ def test_ctrl_c_is_followed_by_one_line_of_what_did_not_run(
     """The terminal echoes `^C` after the progress line, which is as long as the terminal is wide."""
     for number in range(13):
         project.task(f"task-{number:02}")
-    core.script = lambda body: Script(
-        answer=RIGHT, turn_seconds=0.0 if len(core.sessions) < 3 else 3600.0, usage={"total_tokens": 9_999_999}
-    )
+    core.script = lambda body: Script(answer=RIGHT, turn_seconds=0.0 if len(core.sessions) < 3 else 3600.0)
     args = ("tasks", "--samples", "4", *workers)
     in_flight = 2 if workers else 4
 
@@ -184,6 +182,7 @@ def test_ctrl_c_is_followed_by_one_line_of_what_did_not_run(
     assert re.findall(r"^not run.*", screen.text, re.MULTILINE) == ["not run: 49 rollouts of 13 tasks (-v lists th"]
     assert f"interrupted: {in_flight} rollouts that were in flight" in screen.text
     assert not re.search(r"3/52 done|\^C|reported to pytest", screen.text)
+    core.script = lambda body: Script(answer=RIGHT, usage={"total_tokens": 9_999_999})
     listed = project.run_apart(*args, "-v", "--rollout-resume", str(project.results[0]), "--rollout-max-tokens", "1")
     assert "not run: task-12 default-default 0-3" in listed.outlines
 

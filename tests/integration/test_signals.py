@@ -24,7 +24,7 @@ QUICK = 3
 
 
 def check(project: Project, ended: Ended, *, count: int, code: int = 2) -> None:
-    """Every rollout has its result or is named as not run, and none that the stop cancelled is reported as a failure."""
+    """Every rollout has its result or is named as not run, and none that the stop cancelled counts as a failure."""
     assert ended.code == code, ended.text
     assert "INTERNALERROR" not in ended.text, ended.text
     assert "Traceback" not in ended.text, ended.text
