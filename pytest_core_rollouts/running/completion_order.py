@@ -34,25 +34,46 @@ def run_items(session: pytest.Session, run: SessionRun) -> bool | None:
     return True
 
 
-def wait_before(item: pytest.Item, run: SessionRun) -> bool | None:
+def wait_before(item: pytest.Item, nextitem: pytest.Item | None, run: SessionRun) -> bool | None:
     """In a worker, wait for the rollout before its protocol starts, so that one that will not run is not reported.
 
     A worker that knows its items in advance keeps several rollouts in flight; other tests come first.
     """
-    if not run.is_worker:
-        return None
+    if run.is_worker and _will_not_run(item, run):
+        _tear_down(item, nextitem)
+        return True
+    return None
+
+
+def _will_not_run(item: pytest.Item, run: SessionRun) -> bool:
     if not isinstance(item, RolloutItem):
-        return True if run.must_stop else None
+        return run.must_stop
     run.submit_assigned(item.session.items)
     if run.is_reported_elsewhere(item):
         return True
     if not item.starts_at_once:
-        return None
+        return False
     try:
         item.deliver(run.outcome_of(item))
     except RunEnded:
         return True
-    return None
+    return False
+
+
+def _tear_down(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Tear down what an item that is skipped shares with the one before it, and not with the next one.
+
+    pytest kept that for this item. Without this, the next item that runs fails, because of what is still set up.
+    Only pytest's own hook is called: those of other plugins expect that the item's setup has run.
+    """
+    manager = item.config.pluginmanager
+    others = [plugin for name, plugin in manager.list_name_plugin() if name != "runner" and plugin is not None]
+    teardown = manager.subset_hook_caller("pytest_runtest_teardown", others)
+    reraise = (pytest.exit.Exception, KeyboardInterrupt)
+    call = pytest.CallInfo.from_call(lambda: teardown(item=item, nextitem=nextitem), "teardown", reraise)
+    if call.excinfo is not None:
+        report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        item.ihook.pytest_runtest_logreport(report=report)
 
 
 class _Loop:

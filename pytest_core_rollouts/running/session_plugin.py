@@ -174,11 +174,11 @@ class SessionPlugin:
         return done
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         if self.last is not None:
             self.last.outcome = None  # pytest keeps items until it ends; the outcome is on disk
         self.last = item if isinstance(item, RolloutItem) else None
-        return completion_order.wait_before(item, self.run)
+        return completion_order.wait_before(item, nextitem, self.run)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(

@@ -101,6 +101,22 @@ def test_a_signal_cancels_rollouts_writes_rows_and_deletes_sessions(
     assert_not_run(project, ended, ran=QUICK, count=40)
 
 
+def test_a_rollout_that_finished_is_reported_although_one_before_it_will_not_run(
+    project: Project, core: FakeCore
+) -> None:
+    """The first sample of each task finishes at once: between two that are reported are some that are not."""
+    for task in "abcdef":
+        project.task(task, yaml="samples: 3")
+    core.script = lambda body: Script(never_ends=body["metadata"]["sample"] != "0", answer=RIGHT)
+    with Running(project, "tasks", *SHARDED) as pytest_:
+        until(lambda: in_flight(core) == 12 and len(rows(project)) == 6, "rollouts in flight")
+        pytest_.signal(signal.SIGINT, group=True)
+        ended = pytest_.end()
+    assert ended.code == 2, ended.text
+    assert re.search(r"=+ 6 passed in ", ended.text.splitlines()[-1]), ended.text
+    assert "not run: 12 rollouts of 6 tasks" in ended.text
+
+
 def assert_not_run(project: Project, ended: Ended, *, ran: int, count: int) -> None:
     """What the stop cancelled is no error, in no report."""
     [path] = project.results
