@@ -48,7 +48,7 @@ class Client:
     `waited_for`   the last of those faults
     `request_ids`  the last X-Request-Id of each kind of call (create, session, sessions, turns, items, artifacts,
                    content, events, cancel, delete)
-    `trouble`      the fault because of which a call is waiting now, for progress displays
+    `trouble`      the fault that a call is waiting for to pass, for progress displays
     `bytes_read`   total size of all answers
     `server_ahead` seconds by which the server's clock is ahead of ours, by the Date of its last answer; None if unknown
 

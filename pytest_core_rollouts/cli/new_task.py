@@ -12,7 +12,7 @@ from pytest_core_rollouts.tasks.task_settings import UNFINISHED
 
 FILES: Final = {
     "instruction.md": f"""\
-{UNFINISHED}: say what is to be found out from `/workspace/data.csv`.
+{UNFINISHED}: say what to find out from `/workspace/data.csv`.
 
 Write the answer to `/workspace/outputs/answer.json`, one JSON object with this key:
 

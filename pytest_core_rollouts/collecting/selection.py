@@ -37,9 +37,9 @@ class Collected:
     """What was collected. Agents are given by their slugs."""
 
     tasks: frozenset[str] = frozenset()
-    """All tasks, also those of which nothing was selected."""
+    """All tasks, also those without a selected rollout."""
     left_out: frozenset[tuple[str, str]] = frozenset()
-    """Tasks and agents of which the user selected nothing."""
+    """Tasks and agents without a selected rollout."""
     taken_out: tuple[tuple[str, str, int], ...] = ()
     """Task, agent and sample of the rollouts that a plugin or a conftest.py took out."""
 
@@ -111,7 +111,7 @@ def _pair(item: RolloutItem) -> tuple[str, str]:
     return item.task.id, item.agent.slug
 
 
-# ---- tasks of a baseline of which nothing was selected
+# ---- tasks of a baseline without a selected rollout
 
 
 def why_absent(config: pytest.Config, found: Collected, task: str, agents: Iterable[str]) -> Why:

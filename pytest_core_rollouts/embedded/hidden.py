@@ -67,7 +67,7 @@ def merge_places(places: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
 
 def _fewest(real: Set[str]) -> tuple[str, ...]:
     kept: set[str] = set()
-    whole: set[str] = set()  # those of which everything is hidden
+    whole: set[str] = set()  # those that are hidden whole
     for place in sorted(real, key=_depth):
         around = _parent(place)
         while around not in whole and around != "/":

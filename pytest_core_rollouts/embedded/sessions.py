@@ -46,7 +46,7 @@ AGENT_MEMORY = 384 * 1024 * 1024  # bytes that a real agent program may need, fo
 
 
 class Slots:
-    """Slots of which a Turn takes one or more, in the order in which Turns ask."""
+    """Slots; a Turn takes one or more, in the order in which Turns ask."""
 
     def __init__(self, count: int) -> None:
         self._count = count

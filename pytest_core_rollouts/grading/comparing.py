@@ -88,7 +88,7 @@ class Reason:
 
 
 class Difference(NamedTuple):
-    """A `Reason` whose path is not rendered yet: an answer may have very many, of which few are shown."""
+    """A `Reason` whose path is not rendered yet: an answer may have very many, and few are shown."""
 
     path: Path
     expected: Any

@@ -1,4 +1,4 @@
-"""Folders beside a JSONL that hold what agents left: how they are called, how they are recognized.
+"""Folders next to a JSONL that hold what agents left: their names, and how they are recognized.
 
 pytest, upload steps, shells and editors skip a name that begins with a dot, even where this plugin is not
 installed. Imports next to nothing: every run of pytest, in any project, comes by here.

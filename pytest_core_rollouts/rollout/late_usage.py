@@ -1,7 +1,7 @@
 """Usage that a server reports only some time after its Turn has ended.
 
 A Session is deleted soon after its Turn, and its usage with it. So a Turn without usage is read again for a few
-seconds, where usage is to be expected.
+seconds, where usage can be expected.
 """
 
 from __future__ import annotations

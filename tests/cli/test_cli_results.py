@@ -374,7 +374,7 @@ def test_baseline_that_was_cut_is_refused(tmp_path: Path, capfd: pytest.CaptureF
 
 
 def test_baseline_that_was_resumed_or_merged_is_complete(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """It is complete when its rows are, in whatever order, whatever a resume selected, and with other runs beside."""
+    """It is complete when its rows are, in whatever order, whatever a resume selected, also next to other runs."""
     first = [*run({"t": (None, 1.0), "u": (1.0, "not run")}, run_id="r1")]
     again = [*run({"t": (1.0, "not run"), "u": ("not run", 1.0)}, run_id="r1", samples=1)]
     changed = [*run({"t": (1.0, 1.0)}, run_id="r2", grading_digest="new")]

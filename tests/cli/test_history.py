@@ -14,7 +14,7 @@ from tests.support.rows import run
 
 
 def night(number: int, solved: int) -> list[RolloutRecord]:
-    """Rows of one run of ten tasks, of which the first `solved` are solved."""
+    """Rows of one run of ten tasks, the first `solved` of them solved."""
     results = {f"<task-{at}>": (float(at < solved),) * 2 for at in range(10)}
     rows = run(results, run_id=f"night-{number:02}")
     return [replace(row, started_at=f"2026-11-{number:02}T02:00:00Z", usage={"total_tokens": 50}) for row in rows]

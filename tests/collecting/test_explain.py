@@ -12,7 +12,7 @@ from tests.support.tables import rows
 
 
 def record(**given: Any) -> RolloutRecord:
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "rollout_id": "R.sum.codex-default.0",
         "task": "sum",
         "harness": "codex",
@@ -23,7 +23,7 @@ def record(**given: Any) -> RolloutRecord:
         "run_id": "R",
         "group_id": "R.sum.codex-default",
     }
-    return RolloutRecord(**{**said, **given})
+    return RolloutRecord(**{**fields, **given})
 
 
 def reason(path: str, expected: Any, answered: Any) -> dict[str, Any]:

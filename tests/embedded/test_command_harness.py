@@ -120,10 +120,10 @@ def test_placeholders_are_filled_once_and_later_turns_have_their_own_command(age
     body["agent"]["instructions"] = "Be brief."
     session_id, turn = finish(agents_wire, body)
     text = "Be brief.\n\nUse {model}."
-    said = f"{text} | /home/agent/.rollout/instruction-1.md | m-m | <{text}> | "
-    said += f"http://127.0.0.1:48080/v1 key-held-by-the-proxy | {text}"
+    printed = f"{text} | /home/agent/.rollout/instruction-1.md | m-m | <{text}> | "
+    printed += f"http://127.0.0.1:48080/v1 key-held-by-the-proxy | {text}"
     assert turn["error"]["code"] == "internal_error"
-    assert turn["error"]["message"].endswith(f"ended with status 7 before the model's first reply: {said}")
+    assert turn["error"]["message"].endswith(f"ended with status 7 before the model's first reply: {printed}")
 
     config |= {"exit_codes": [7]}
     body = creation("http://127.0.0.1:9/v1", "responses", *command, config=config)

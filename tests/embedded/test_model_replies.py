@@ -1,4 +1,4 @@
-"""Streams taken apart and put together again; tokens found in replies of every kind; how failures are reported."""
+"""Streams that are split and joined again; tokens found in replies of every kind; how failures are reported."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ USAGE = {"input_tokens": 10, "output_tokens": 5}
 
 
 class Conversation:
-    """A Turn of which the test says each request and reply."""
+    """A Turn whose requests and replies the test makes."""
 
     def __init__(self, protocol: str) -> None:
         self.protocol = protocol

@@ -14,7 +14,7 @@ from pytest_core_rollouts.engine.caps import Caps
 from tests.support.waiting import HANG_SECONDS
 
 
-@pytest.fixture(params=["alone", "shared"])
+@pytest.fixture(params=["one-process", "shared"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
     return tmp_path if request.param == "shared" else None
 
@@ -101,8 +101,8 @@ def test_processes_share_tokens_and_the_end_of_the_time(tmp_path: Path) -> None:
     for _ in range(200):
         mine.spend(5)
         mine.count()
-    said = {other.communicate()[0] for other in others}
-    assert said == {f"None {mine.until}\n"}
+    printed = {other.communicate()[0] for other in others}
+    assert printed == {f"None {mine.until}\n"}
     mine.count()
     assert (mine.tokens, mine.unknown) == (200 * 5 + 2 * 200 * 7, 2 * 200)
 

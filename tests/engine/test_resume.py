@@ -49,9 +49,9 @@ def resumed(folder: Path, *rows: RolloutRecord) -> Resumed:
 def verdict(folder: Path, *rows: RolloutRecord, today: Rollout | None = None) -> Verdict:
     """The verdict, with the row's number in place of its offset."""
     found = resumed(folder, *rows)
-    said = found.verdict(today or plan())
+    ours = found.verdict(today or plan())
     places = sorted(found.offsets)
-    return said if said.offset is None else dataclasses.replace(said, offset=places.index(said.offset))
+    return ours if ours.offset is None else dataclasses.replace(ours, offset=places.index(ours.offset))
 
 
 ERROR = row(None, error="503")

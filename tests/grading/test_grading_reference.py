@@ -37,7 +37,7 @@ SHIFTS = [0, 1e-9, 5e-7, 1e-6, 1.1e-6, 0.001, 0.01, 0.011, 0.1, 0.5]
 
 
 class Pairs:
-    """Makes tasks and answers to them, some of which are right."""
+    """Makes tasks and answers to them; some are right."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

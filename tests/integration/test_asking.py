@@ -48,7 +48,9 @@ def test_options_and_paths_decide_what_is_collected(mixed: Project, args: tuple[
     assert node_ids(mixed.run("--collect-only", "-q", *args)) == expected
 
 
-@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["one-process", "workers"]
+)
 def test_a_path_that_is_named_twice_runs_once(mixed: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     result = mixed.run("--keep-duplicates", "tests", "tests", "tasks/a", "tasks/a", *workers)
     assert outcomes(result)["passed"] == 5, text_of(result)  # other tests are pytest's business

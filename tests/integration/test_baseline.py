@@ -1,4 +1,4 @@
-"""A run measured against an earlier one: what is compared, what is said before and after, what fails it."""
+"""A run measured against an earlier one: what is compared, what is printed before and after, what fails it."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def test_a_scaffold_passes_the_check_after_three_edits(project: Project, core: F
     assert not core.requests
     assert project.run("tasks", "--harness", "codex", "--collect-only").ret == 0
     instruction = (folder / "instruction.md").read_text()
-    instruction = instruction.replace("TODO(new-task): say what is to be found out from", "Add up the amounts in")
+    instruction = instruction.replace("TODO(new-task): say what to find out from", "Add up the amounts in")
     (folder / "instruction.md").write_text(instruction.replace("TODO(new-task): what it is", "their sum"))
     (folder / "expected.json").write_text('{"answer": 7}\n')
     solution = (

@@ -18,7 +18,9 @@ def page(project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["one-process", "workers"]
+)
 def test_the_report_is_appended_once_to_the_page_of_a_github_job(
     project: Project, page: Path, workers: tuple[str, ...]
 ) -> None:
@@ -58,7 +60,7 @@ def test_a_page_that_can_not_be_written_fails_the_run_and_loses_no_row(
     assert (project.path / "report.md").exists()
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one-process", "workers"])
 def test_junit_has_the_properties_of_each_rollout(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     usage = {"input_tokens": 100, "output_tokens": 20, "total_tokens": 120}
     answers = {"0": Script(answer=RIGHT, usage=usage), "1": Script(answer=WRONG), "2": Script(turn_status="failed")}

@@ -108,9 +108,9 @@ def test_a_shell_script_of_a_ci_job_can_rely_on_exit_codes(project: Project, cor
     )
     codes = dict(line.split() for line in done.stdout.splitlines())
     assert {name: int(code) for name, code in codes.items()} == CODES, done.stderr
-    said = {name: (project.path / f"{name}.txt").read_text() for name in CODES}
+    outputs = {name: (project.path / f"{name}.txt").read_text() for name in CODES}
     for name, verdict in VERDICTS.items():
-        assert verdict in said[name].splitlines()
+        assert verdict in outputs[name].splitlines()
     for name in ("no-gate", "few-samples", "report-none", "no-common"):
-        assert sum(line.startswith("ERROR: ") for line in said[name].splitlines()) == 1, said[name]
-    assert "Traceback" not in "".join(said.values())
+        assert sum(line.startswith("ERROR: ") for line in outputs[name].splitlines()) == 1, outputs[name]
+    assert "Traceback" not in "".join(outputs.values())

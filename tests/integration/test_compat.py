@@ -1,4 +1,4 @@
-"""Beside other plugins: one run with each, all of them installed. Needs a package index once; then a cache is used."""
+"""Runs together with other plugins, all of them installed. Needs a package index once; then a cache is used."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def python() -> Path:
     return found
 
 
-class Beside:
-    """Tasks `right` (2 s), `wrong`, `mended` (a fault, then right) and two unit tests, with every plugin there is."""
+class WithPlugins:
+    """Tasks `right` (2 s), `wrong`, `fixed` (a fault, then right) and two unit tests, with every plugin there is."""
 
     def __init__(self, project: Project, core: FakeCore, python: Path) -> None:
         self.project = project
         self.core = core
         self.python = python
-        for name in ("right", "wrong", "mended"):
+        for name in ("right", "wrong", "fixed"):
             project.task(name)
         project.unit_tests()
         self.started: Counter[str] = Counter()
@@ -68,7 +68,7 @@ class Beside:
     def _script(self, body: dict[str, dict[str, str]]) -> Script:
         task = body["metadata"]["task"]
         self.started[task] += 1
-        if task == "mended" and self.started[task] == 1:
+        if task == "fixed" and self.started[task] == 1:
             return Script(turn_status="failed")
         return Script(answer=WRONG if task == "wrong" else RIGHT, turn_seconds=2.0 if task == "right" else 0.1)
 
@@ -89,8 +89,8 @@ class Beside:
 
 
 @pytest.fixture
-def beside(project: Project, core: FakeCore, python: Path) -> Beside:
-    return Beside(project, core, python)
+def plugins(project: Project, core: FakeCore, python: Path) -> WithPlugins:
+    return WithPlugins(project, core, python)
 
 
 WAYS = [(), ("-n", "2"), ("-n", "2", "--rollout-concurrency", "3")]
@@ -101,37 +101,37 @@ BASE = {"passed": 4, "failed": 1}
 @pytest.mark.parametrize("way", WAYS, ids=len)
 @pytest.mark.parametrize("limit", ["--timeout=1", "-otimeout=1"])
 def test_the_limit_of_pytest_timeout_does_not_apply_to_rollouts(
-    beside: Beside, limit: str, way: tuple[str, ...]
+    plugins: WithPlugins, limit: str, way: tuple[str, ...]
 ) -> None:
-    result = beside.run(limit, *way)
+    result = plugins.run(limit, *way)
     assert outcomes(result) == BASE, text_of(result)
     assert "Timeout" not in text_of(result)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=len)
-def test_pytest_rerunfailures_runs_infrastructure_errors_again(beside: Beside, way: tuple[str, ...]) -> None:
-    result = beside.run("--reruns", "2", "--rollout-retries", "0", *way)
+def test_pytest_rerunfailures_runs_infrastructure_errors_again(plugins: WithPlugins, way: tuple[str, ...]) -> None:
+    result = plugins.run("--reruns", "2", "--rollout-retries", "0", *way)
     assert {key: count for key, count in outcomes(result).items() if key != "rerun"} == BASE, text_of(result)
-    assert beside.started == {"right": 1, "wrong": 1, "mended": 2}
-    written = Counter((row["task"], row["status"], row["attempt"]) for row in beside.project.records)
+    assert plugins.started == {"right": 1, "wrong": 1, "fixed": 2}
+    written = Counter((row["task"], row["status"], row["attempt"]) for row in plugins.project.records)
     assert written == {
         ("right", "completed", 1): 1,
         ("wrong", "completed", 1): 1,
-        ("mended", "failed", 1): 1,
-        ("mended", "completed", 2): 1,
+        ("fixed", "failed", 1): 1,
+        ("fixed", "completed", 2): 1,
     }
     assert "3 rollouts: 3 tasks, 1 sample each" in text_of(result)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=len)
-def test_pytest_rerunfailures_does_not_run_wrong_answers_again(beside: Beside, way: tuple[str, ...]) -> None:
+def test_pytest_rerunfailures_does_not_run_wrong_answers_again(plugins: WithPlugins, way: tuple[str, ...]) -> None:
     """Each rerun is the row once more, unless wrong answers are left out."""
-    rerun = beside.run("--reruns", "2", *way)
+    rerun = plugins.run("--reruns", "2", *way)
     assert outcomes(rerun) == {**BASE, "rerun": 2}, text_of(rerun)
-    left_out = beside.run("--reruns", "2", "--rerun-except", "WrongAnswer", *way)
+    left_out = plugins.run("--reruns", "2", "--rerun-except", "WrongAnswer", *way)
     assert outcomes(left_out) == BASE, text_of(left_out)
-    assert Counter(row["task"] for row in beside.project.records) == {"right": 2, "wrong": 2, "mended": 2}
-    assert beside.started["wrong"] == 2, "once a run"
+    assert Counter(row["task"] for row in plugins.project.records) == {"right": 2, "wrong": 2, "fixed": 2}
+    assert plugins.started["wrong"] == 2, "once a run"
 
 
 DIES = """
@@ -154,64 +154,64 @@ def pytest_runtest_logreport(report):
 @pytest.mark.parametrize("way", WAYS[1:], ids=len)
 @pytest.mark.parametrize("dies", ["tasks/right/", "::test_one"])
 def test_a_rollout_whose_worker_crashed_runs_again_once_with_pytest_rerunfailures(
-    beside: Beside, way: tuple[str, ...], dies: str
+    plugins: WithPlugins, way: tuple[str, ...], dies: str
 ) -> None:
     """pytest-rerunfailures also queues again what killed its worker."""
-    beside.project.write("conftest.py", DIES.format(task=dies))
-    result = beside.run("--reruns", "2", "--only-rerun", "Fault", "--rollout-retries", "0", *way)
-    assert (beside.project.path / "died").exists()
+    plugins.project.write("conftest.py", DIES.format(task=dies))
+    result = plugins.run("--reruns", "2", "--only-rerun", "Fault", "--rollout-retries", "0", *way)
+    assert (plugins.project.path / "died").exists()
     assert {key: count for key, count in outcomes(result).items() if key != "rerun"} == BASE, text_of(result)
-    assert beside.started == {"right": 1, "wrong": 1, "mended": 2}
+    assert plugins.started == {"right": 1, "wrong": 1, "fixed": 2}
 
 
 @pytest.mark.parametrize("way", WAYS, ids=len)
-def test_rollouts_run_in_random_order_with_pytest_randomly(beside: Beside, way: tuple[str, ...]) -> None:
-    result = beside.run(*way, without=("no:sugar", "no:cacheprovider"))
+def test_rollouts_run_in_random_order_with_pytest_randomly(plugins: WithPlugins, way: tuple[str, ...]) -> None:
+    result = plugins.run(*way, without=("no:sugar", "no:cacheprovider"))
     assert outcomes(result) == BASE, text_of(result)
-    assert len(rows(beside.project)) == 3
+    assert len(rows(plugins.project)) == 3
 
 
 @pytest.mark.parametrize("way", WAYS, ids=len)
-def test_pytest_repeat_repeats_no_rollout(beside: Beside, way: tuple[str, ...]) -> None:
-    result = beside.run("--count", "3", *way)
+def test_pytest_repeat_repeats_no_rollout(plugins: WithPlugins, way: tuple[str, ...]) -> None:
+    result = plugins.run("--count", "3", *way)
     assert outcomes(result) == {"passed": 2 * 3 + 2, "failed": 1}, text_of(result)
-    assert len(rows(beside.project)) == 3
+    assert len(rows(plugins.project)) == 3
 
 
 @pytest.mark.parametrize("way", WAYS, ids=len)
-def test_pytest_html_and_pytest_cov_work_with_rollouts(beside: Beside, way: tuple[str, ...]) -> None:
-    result = beside.run("--html=report.html", "--self-contained-html", "--cov=tests", *way)
+def test_pytest_html_and_pytest_cov_work_with_rollouts(plugins: WithPlugins, way: tuple[str, ...]) -> None:
+    result = plugins.run("--html=report.html", "--self-contained-html", "--cov=tests", *way)
     assert outcomes(result) == BASE, text_of(result)
-    page = (beside.project.path / "report.html").read_text()
-    assert all(f"tasks/{task}/instruction.md" in page for task in ("right", "wrong", "mended"))
+    page = (plugins.project.path / "report.html").read_text()
+    assert all(f"tasks/{task}/instruction.md" in page for task in ("right", "wrong", "fixed"))
     assert "TOTAL" in text_of(result)
 
 
-def test_pytest_asyncio_and_anyio_work_with_rollouts(beside: Beside) -> None:
+def test_pytest_asyncio_and_anyio_work_with_rollouts(plugins: WithPlugins) -> None:
     marks = "import asyncio\nimport pytest\n\n"
     one = "@pytest.mark.asyncio\nasync def test_asyncio():\n    await asyncio.sleep(0.01)\n\n"
     other = "@pytest.mark.anyio\nasync def test_anyio():\n    await asyncio.sleep(0.01)\n"
     fixture = "@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n\n"
-    beside.project.write("tests/test_async.py", marks + fixture + one + other)
-    result = beside.run("-o", "asyncio_mode=auto")
+    plugins.project.write("tests/test_async.py", marks + fixture + one + other)
+    result = plugins.run("-o", "asyncio_mode=auto")
     assert outcomes(result) == {**BASE, "passed": 6}, text_of(result)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=len)
-def test_pytest_sugar_works_with_rollouts(beside: Beside, way: tuple[str, ...]) -> None:
-    result = beside.run("--force-sugar", *way, without=("no:randomly", "no:cacheprovider"))
+def test_pytest_sugar_works_with_rollouts(plugins: WithPlugins, way: tuple[str, ...]) -> None:
+    result = plugins.run("--force-sugar", *way, without=("no:randomly", "no:cacheprovider"))
     assert result.ret == 1
     text = text_of(result)
     assert "4 passed" in text
     assert "1 failed" in text
-    assert len(rows(beside.project)) == 3
+    assert len(rows(plugins.project)) == 3
 
 
-def test_all_these_plugins_work_together(beside: Beside) -> None:
+def test_all_these_plugins_work_together(plugins: WithPlugins) -> None:
     args = ("--timeout=1", "--reruns=1", "--html=r.html", "--cov=tests", "-n", "2", "--rollout-concurrency", "3")
-    result = beside.run(*args, without=("no:sugar",))
+    result = plugins.run(*args, without=("no:sugar",))
     assert {key: count for key, count in outcomes(result).items() if key != "rerun"} == BASE, text_of(result)
-    assert beside.started == {"right": 1, "wrong": 1, "mended": 2}
+    assert plugins.started == {"right": 1, "wrong": 1, "fixed": 2}
 
 
 THREADS = """
@@ -232,10 +232,12 @@ def pytest_configure(config):
 
 
 @pytest.mark.parametrize(("hook", "first"), [("sessionstart", "trylast"), ("sessionfinish", "tryfirst")])
-def test_no_thread_of_the_plugin_runs_when_coverage_starts_or_stops(beside: Beside, hook: str, first: str) -> None:
+def test_no_thread_of_the_plugin_runs_when_coverage_starts_or_stops(
+    plugins: WithPlugins, hook: str, first: str
+) -> None:
     """In a worker pytest-cov lets coverage measure within coverage, which confuses threads that see it change."""
-    beside.project.write("conftest.py", THREADS.format(hook=hook, first=first))
-    beside.run("--cov=tests", "-n", "2", "--rollout-concurrency", "3")
-    found = [path.read_text().split() for path in beside.project.path.glob(f"gw*-{hook}")]
+    plugins.project.write("conftest.py", THREADS.format(hook=hook, first=first))
+    plugins.run("--cov=tests", "-n", "2", "--rollout-concurrency", "3")
+    found = [path.read_text().split() for path in plugins.project.path.glob(f"gw*-{hook}")]
     assert len(found) == 2
     assert not [name for names in found for name in names if name.startswith("rollouts-")], found

@@ -50,7 +50,7 @@ def end_of(pids: list[int]) -> None:
 
 
 def script(dice: random.Random) -> Any:
-    """Agents of which every fourth is wrong, none of them at once."""
+    """Agents that take a while; every fourth is wrong."""
 
     def of(body: dict[str, Any]) -> Script:
         answer = WRONG if int(body["metadata"]["sample"]) % 4 == 3 else RIGHT

@@ -1,4 +1,4 @@
-"""Rows that can't be written: said before the first Session where it can be known, else the end of the run."""
+"""Rows that can't be written: an error before the first Session where it can be known, else the end of the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOISE = "e" * 60_000
 
 @pytest.fixture
 def core() -> Iterator[FakeCore]:
-    """A Core of which each test says itself which Sessions may be left."""
+    """A Core where each test says which Sessions may be left."""
     with FakeCore(script=lambda body: Script(answer=RIGHT)) as running:
         yield running
 

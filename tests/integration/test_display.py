@@ -158,7 +158,7 @@ def test_a_terminal_shows_one_line_that_is_redrawn(paced: Project, args: tuple[s
     assert 1 <= max(in_flight) <= (2 if args == ("-n", "2") else 4)
     ran = screen.text.partition("= FAILURES")[0]
     assert "instruction.md" not in ran
-    assert re.search(r"^12 rollouts +\[ *\d+%\]$", ran, re.MULTILINE), ran  # no percentage beside nothing
+    assert re.search(r"^12 rollouts +\[ *\d+%\]$", ran, re.MULTILINE), ran  # no percentage next to nothing
     unit = re.search(r"^(tests/test_unit.py )?\.\.(\s+\[ *\d+%\])?$", screen.text, re.MULTILINE)
     assert unit or "-n" in args, screen.text
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 SAMPLES = 24
 SLEEP = f"317.{os.getpid()}"
-"""Seconds for which a solution sleeps that is to be in flight: by this odd number its processes are known."""
+"""Seconds for which a solution sleeps so that it is in flight; the odd number identifies its processes."""
 ANSWER = "mkdir -p outputs; echo '{\"x\": 1}' > outputs/answer.json\n"
 TELL_CORE = """
 import json
@@ -137,7 +137,7 @@ def at_work(sessions: Sessions, count: int) -> None:
 
 STOPS = [
     pytest.param(number, group, way, id=f"{name}-{where}")
-    for where, way in (("alone", ALONE), ("one-each", ONE_EACH), ("sharded", SHARDED))
+    for where, way in (("one-process", ALONE), ("one-each", ONE_EACH), ("sharded", SHARDED))
     for name, number, group in (
         ("ctrl-c", signal.SIGINT, True),
         ("sigterm", signal.SIGTERM, False),
@@ -208,7 +208,7 @@ def test_a_run_goes_on_after_a_worker_was_killed(sandboxed: Project, way: tuple[
     assert len({row["session_id"] for row in rows(sandboxed)}) == SAMPLES
 
 
-@pytest.mark.parametrize("way", [pytest.param(ALONE, id="alone"), pytest.param(SHARDED, id="sharded")])
+@pytest.mark.parametrize("way", [pytest.param(ALONE, id="one-process"), pytest.param(SHARDED, id="sharded")])
 def test_a_run_can_be_resumed_after_its_controller_was_killed(sandboxed: Project, way: tuple[str, ...]) -> None:
     """The Core goes with it, and its sandboxes; what had finished stays, and the rest runs on another Core."""
     sandboxed.write("tasks/a/solution/solve.sh", f"sleep 1\n{ANSWER}")

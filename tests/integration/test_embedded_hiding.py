@@ -1,4 +1,4 @@
-"""A project beside the system's programs, which sandboxes show: its tasks and results are hidden wherever they are.
+"""A project next to the system's programs, which sandboxes show: its tasks and results are hidden wherever they are.
 
 Each solution looks at everything below one folder of /usr/share, and answers with the files that it can read.
 """
@@ -58,7 +58,7 @@ def base() -> Iterator[Path]:
     try:
         (base / "project" / "ci").mkdir(parents=True)
         (base / "project" / "ci" / "pytest.ini").write_text("[pytest]\n")
-        (base / "shown.txt").write_text("not hidden: nobody said that it is anything of the project")
+        (base / "shown.txt").write_text("not hidden: nothing says that it belongs to the project")
         for path in ("project/tasks/plain", "elsewhere/linked"):
             (base / path / "solution").mkdir(parents=True)
             (base / path / "instruction.md").write_text(
@@ -118,7 +118,7 @@ def test_check_and_replay_hide_the_same_paths(project: Project, base: Path, tmp_
 
 
 def test_conftest_and_ini_files_outside_the_rootdir_are_hidden(project: Project, base: Path, tmp_path: Path) -> None:
-    """The tasks folder is a link beside them, so that what is around a task is somewhere else."""
+    """The tasks folder is a link next to them, so that what is around a task is somewhere else."""
     (base / "elsewhere" / "tasks").mkdir()
     (base / "project" / "tasks" / "plain").rename(base / "elsewhere" / "tasks" / "plain")
     shutil.rmtree(base / "project" / "tasks")

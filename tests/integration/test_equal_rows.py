@@ -60,7 +60,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "engine": {},
     "check": {
         "items": "check reads no trajectories: it only shows what went wrong",
-        "outputs": "check writes no rows, so it keeps no files beside them",
+        "outputs": "check writes no rows, so it keeps no files next to them",
         "planned": "nobody reads a report of check's rows",
         "settings.timeout": "the limit of a task that sets none is 300 s: a solution is a script",
     },

@@ -37,7 +37,7 @@ def test_a_failure_shows_each_key_that_differs(project: Project, core: FakeCore)
     assert "Traceback" not in text
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "worker"])
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one-process", "worker"])
 def test_expected_values_can_be_hidden(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     answer = json.dumps({**EXPECTED, "name": "other"}).encode()
     text = wrong(
@@ -60,7 +60,7 @@ def test_long_failure_texts_are_cut_without_vv(project: Project, core: FakeCore)
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (None, "no answer.json; files found: /workspace/outputs/Answer.json"),
         (b"[1]", "expected a JSON object, got an array"),
@@ -70,20 +70,20 @@ def test_long_failure_texts_are_cut_without_vv(project: Project, core: FakeCore)
     ],
 )
 def test_a_failure_says_why_an_answer_is_invalid(
-    project: Project, core: FakeCore, answer: bytes | None, said: str
+    project: Project, core: FakeCore, answer: bytes | None, message: str
 ) -> None:
     project.task()
     artifacts = {"/workspace/outputs/Answer.json": b"{}"} if answer is None else {}
     core.script = lambda body: Script(answer=answer, artifacts=artifacts)
     result = project.run("tasks")
     assert outcomes(result) == {"failed": 1}
-    assert said in text_of(result)
+    assert message in text_of(result)
 
 
 NASTY = {"x": "\x1b[31mred\x00\r\n\u2028\u202egnirts", "y": "\ud835", "z": "é模型"}
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one-process", "workers"])
 def test_hostile_characters_in_answers_are_escaped(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     project.task("sum", expected={"x": "a", "y": "b", "z": "c"}, yaml="samples: 4")
     texts = {"2": json.dumps(NASTY).encode(), "3": b'{"x": "\\ud835 ' + b"\x80" * 9 + b"\x1b]0;title\x07"}
@@ -98,7 +98,7 @@ def test_hostile_characters_in_answers_are_escaped(project: Project, core: FakeC
     assert len(project.records) == 4
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "worker"])
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one-process", "worker"])
 def test_an_infrastructure_error_says_what_failed(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     project.task()
     core.script = lambda body: Script(
@@ -154,7 +154,9 @@ def test_a_locale_without_utf8_changes_neither_requests_nor_rows(
     assert rows[1][0] == "café"
 
 
-@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["one-process", "workers"]
+)
 def test_a_task_keeps_its_name_in_a_locale_without_utf8(project: Project, workers: tuple[str, ...]) -> None:
     project.task("sql/naïve 🎉")
     result = project.run_apart("tasks", "--samples", "2", *workers, env=ASCII)
@@ -182,7 +184,9 @@ def test_options_and_ini_keys_can_name_files_in_a_locale_without_utf8(project: P
     assert rows[0]["agent"] == rows[1]["agent"]
 
 
-@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["one-process", "workers"]
+)
 @pytest.mark.parametrize("verbosity", ["on CI", "-vv"])
 def test_a_failure_text_is_printed_once(
     project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...], verbosity: str

@@ -10,7 +10,9 @@ from tests.support.fake_core import FakeCore, Script
 BROKEN = Script(turn_status="failed", error={"code": "internal_error", "message": "It broke."})
 
 
-@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["one-process", "workers"]
+)
 def test_wrong_answers_do_not_fail_the_run(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     project.unit_tests()
     project.task()

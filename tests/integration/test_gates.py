@@ -1,4 +1,4 @@
-"""Gates as a CI script meets them: exit codes, what is said, what JUnit and -r show."""
+"""Gates as a CI script meets them: exit codes, what is printed, what JUnit and -r show."""
 
 from __future__ import annotations
 
@@ -341,7 +341,9 @@ def test_the_table_of_a_second_run_in_one_file_only_covers_that_run(project: Pro
     assert len((project.path / "all.jsonl").read_bytes().splitlines()) == 3
 
 
-@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["one-process", "workers"]
+)
 def test_junit_and_lf_follow_the_verdict(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     """A red gate is red in JUnit's XML, and `--lf` after it runs what was unsolved or missing; a green one runs all."""
     for name in ("right", "wrong", "broken"):

@@ -22,7 +22,7 @@ def pytest_rollout_tasks(config):
 
 @pytest.fixture
 def sums(project: Project, core: FakeCore) -> Project:
-    """Six tasks, the sixth of which the agent gets wrong."""
+    """Six tasks; the agent gets the sixth wrong."""
     project.ini()
     project.write("conftest.py", HOOK.format(count=6))
 
@@ -34,7 +34,7 @@ def sums(project: Project, core: FakeCore) -> Project:
     return project
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one-process", "workers"])
 def test_options_run_tasks_made_in_code(sums: Project, workers: tuple[str, ...]) -> None:
     result = sums.run("--harness", "codex", *workers)
     assert outcomes(result) == {"passed": 5, "failed": 1}, text_of(result)
@@ -45,7 +45,9 @@ def test_options_run_tasks_made_in_code(sums: Project, workers: tuple[str, ...])
     assert "passed" not in outcomes(again)
 
 
-@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["one-process", "workers"]
+)
 @pytest.mark.parametrize(
     "choice",
     [
@@ -76,7 +78,9 @@ def test_tasks_made_in_code_are_collected_along_with_task_folders(sums: Project,
     assert not core.requests
 
 
-@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["one-process", "workers"]
+)
 def test_a_conftest_in_a_subfolder_can_make_tasks(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     core.script = lambda body: Script(answer=b'{"sum": 0}')
     project.write("tasks/gen/conftest.py", HOOK.format(count=2))

@@ -28,7 +28,7 @@ BOOBY_TRAPS = {
 }
 
 
-def said(result: pytest.RunResult) -> list[str]:
+def printed(result: pytest.RunResult) -> list[str]:
     """What a run prints, without what differs from run to run."""
     return [
         re.sub(r"in [0-9.]+s", "in T", line)
@@ -44,7 +44,7 @@ def test_a_project_without_tasks_sees_no_difference(project: Project) -> None:
     with_plugin = project.run_apart("-p", "no:randomly", "-p", "no:cacheprovider")
     without = project.run_apart("-p", "no:core-rollouts", "-p", "no:cacheprovider")
     assert with_plugin.ret == 0
-    assert said(with_plugin) == said(without)
+    assert printed(with_plugin) == printed(without)
     assert "heavy: []" in with_plugin.outlines
     assert not (project.path / "runs").exists()
 

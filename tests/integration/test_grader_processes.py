@@ -23,7 +23,7 @@ def grade(answer):
     raise KeyError("y")
 """
 WORKERS = pytest.mark.parametrize(
-    "workers", [(), pytest.param(("-n", "1"), marks=pytest.mark.slow)], ids=["alone", "worker"]
+    "workers", [(), pytest.param(("-n", "1"), marks=pytest.mark.slow)], ids=["one-process", "worker"]
 )
 SHORT_LIMIT = """
 from pytest_core_rollouts.tasks import grader_pool

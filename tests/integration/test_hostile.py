@@ -34,7 +34,7 @@ def refusing(request: Request) -> Fault | None:
     return None
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one-process", "workers"])
 def test_hostile_text_has_no_effect_in_any_output(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     for name in SCRIPTS:
         project.task(name)
@@ -77,26 +77,26 @@ def test_a_log_says_what_the_run_waits_for(project: Project, core: FakeCore, wor
     )
     result = project.run_apart("tasks", *workers)
     assert result.ret == 0, text_of(result)
-    said = [line for line in result.outlines if "waiting for the Core" in line]
-    assert said, text_of(result)
-    assert "HTTP 503 execution_unavailable" in said[-1]
-    assert all(line.isprintable() for line in said)
+    shown = [line for line in result.outlines if "waiting for the Core" in line]
+    assert shown, text_of(result)
+    assert "HTTP 503 execution_unavailable" in shown[-1]
+    assert all(line.isprintable() for line in shown)
     [row] = project.records
     assert re.match(r"waited \d+ s for the Core, which the limit does not count \(HTTP 503", row["notes"][0])
     assert row["duration_s"] < 3
 
 
 OTHERS = {
-    "property": "item.user_properties.append(('said', said))",
+    "property": "item.user_properties.append(('shown', shown))",
     "path": "item.user_properties.append(('path', item.path))",
     "decimal": "item.user_properties.append(('d', __import__('decimal').Decimal('1.5')))",
-    "section": "item.add_report_section('call', 'said', said)",
-    "log": "__import__('logging').warning(said)",
-    "error": "raise RuntimeError(said)",
+    "section": "item.add_report_section('call', 'shown', shown)",
+    "log": "__import__('logging').warning(shown)",
+    "error": "raise RuntimeError(shown)",
 }
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one-process", "workers"])
 @pytest.mark.parametrize("what", OTHERS)
 def test_values_that_other_hooks_put_on_a_report_do_not_abort_xdist(
     project: Project, core: FakeCore, what: str, workers: tuple[str, ...]
@@ -105,7 +105,7 @@ def test_values_that_other_hooks_put_on_a_report_do_not_abort_xdist(
         project.task(name)
     core.script = lambda body: Script(answer=b'{"x": "\\ud835"}')
     hook = "import pytest\n\n@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_setup(item):\n    yield\n"
-    project.write("conftest.py", f"{hook}    said = item.outcome.record.answer['x']\n    {OTHERS[what]}\n")
+    project.write("conftest.py", f"{hook}    shown = item.outcome.record.answer['x']\n    {OTHERS[what]}\n")
     result = project.run_apart("tasks", *workers)
     assert result.ret == 1
     assert "INTERNALERROR" not in text_of(result)
@@ -113,7 +113,7 @@ def test_values_that_other_hooks_put_on_a_report_do_not_abort_xdist(
     assert len(project.records) == 3
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one-process", "workers"])
 def test_malformed_responses_to_one_rollout_do_not_stop_the_run(
     project: Project, core: FakeCore, workers: tuple[str, ...]
 ) -> None:

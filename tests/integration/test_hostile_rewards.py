@@ -107,7 +107,7 @@ def test_outputs_that_can_not_be_captured_earn_0(project: Project) -> None:
 
 @needs_codex
 def test_an_agent_that_ends_its_own_program_earns_0(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an agent can do to the program that runs it, to the forwarder beside it, and to what it prints."""
+    """What an agent can do to the program that runs it, to the forwarder next to it, and to what it prints."""
     url = "http://127.0.0.1:48080/v1/responses"
     post = f"import urllib.request as r\ntry: r.urlopen('{url}', b'{{}}', 9)\nexcept OSError: pass"
     flood = (

@@ -1,4 +1,4 @@
-"""Hostile agents, two honest rollouts beside each: nobody but the agent itself is worse off, and nothing is left.
+"""Hostile agents, each with two honest neighbours: nobody but the agent itself is worse off, and nothing is left.
 
 The agents are data, in `tests/support/hostile`: a new one is one entry there.
 """
@@ -54,9 +54,9 @@ def faults_of_row(agent: Hostile, row: dict[str, Any] | None) -> Iterator[str]:
     if code_of(row) not in agent.codes:
         yield f"code {code_of(row)}, expected one of {agent.codes}: {seen}"
     if agent.says not in texts(row):
-        yield f"{agent.says!r} is not said: {seen}"
+        yield f"{agent.says!r} is not in the result: {seen}"
     if agent.never_says and agent.never_says in texts(row):
-        yield f"{agent.never_says!r} is said: {seen}"
+        yield f"{agent.never_says!r} is in the result: {seen}"
     if any(secret in texts(row) or secret in json.dumps(row["answer"]) for secret in (CANARY, SECRET, KEY)):
         yield "a secret or an expected value is in the row"
 

@@ -28,7 +28,9 @@ def details(path: Path) -> list[dict[str, Any]]:
     return [detail for piece in packed for detail in json.loads(zlib.decompress(base64.b64decode(piece)))]
 
 
-@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["one-process", "workers"]
+)
 def test_a_run_writes_the_report_and_prints_its_size(project: Project, workers: tuple[str, ...]) -> None:
     project.task()
     result = project.run("tasks", "--samples", "2", "--rollout-html", "there/report.html", *workers)

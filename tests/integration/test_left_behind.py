@@ -40,7 +40,7 @@ def kept_folders(project: Project) -> Iterator[Path]:
 
 
 def assert_named_by_rollouts(project: Project, before: set[str]) -> None:
-    """The run's files are named by what the user said, by rollout ids, and by numbers; none can be executed."""
+    """The run's files are named by what the user chose, by rollout ids, and by numbers; none can be executed."""
     ids = {row["rollout_id"] for row in project.records}
     runs = {row["run_id"] for row in project.records}
     own = "|".join(map(re.escape, ids))

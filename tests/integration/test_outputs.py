@@ -12,7 +12,7 @@ from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
 from tests.support.fake_core import FakeCore, Script
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one-process", "workers"])
 def test_each_run_writes_its_own_jsonl(project: Project, workers: tuple[str, ...]) -> None:
     project.task()
     for _ in range(2):
@@ -71,7 +71,9 @@ def test_a_report_that_can_not_be_written_loses_no_row(project: Project) -> None
     assert len(project.records) == 1
 
 
-@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["one-process", "workers"]
+)
 def test_junit_shows_the_outcome_and_duration_of_each_rollout(
     project: Project, core: FakeCore, workers: tuple[str, ...]
 ) -> None:

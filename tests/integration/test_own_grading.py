@@ -1,4 +1,4 @@
-"""Graders of a project's own in a run: by hook, beside the task; further files; thresholds; secrets; the frontier."""
+"""A project's own graders in a run: by hook, in the task's folder; further files; thresholds; secrets; the frontier."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
 from tests.support.fake_core import FakeCore, Script
 
 WORKERS = pytest.mark.parametrize(
-    "workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"]
+    "workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["one-process", "workers"]
 )
 SECRET = "hunter2-hunter2"
 

@@ -22,11 +22,11 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("said", "expected"), CASES)
+@pytest.mark.parametrize(("places", "expected"), CASES)
 def test_the_command_line_wins_over_task_yaml_then_ini_then_default(
-    project: Project, core: FakeCore, said: tuple[bool, bool, bool], expected: tuple[float, int, str]
+    project: Project, core: FakeCore, places: tuple[bool, bool, bool], expected: tuple[float, int, str]
 ) -> None:
-    line, yaml, ini = said
+    line, yaml, ini = places
     project.task(yaml=YAML if yaml else None)
     project.ini(*(("rollout_timeout = 32", "rollout_samples = 2", "rollout_network = enabled") if ini else ()))
     args = ("--rollout-timeout", "30.5", "--samples", "4", "--rollout-network", "disabled") if line else ()

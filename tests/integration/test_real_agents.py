@@ -163,8 +163,8 @@ def test_a_missing_agent_program_is_a_usage_error(bundled: Project, monkeypatch:
     monkeypatch.setenv("PATH", str(bundled.path / "empty"))
     monkeypatch.setenv("NPM_CONFIG_PREFIX", str(bundled.path / "empty"))
     options = ["--model", "m", "--model-base-url", "http://127.0.0.1:9/v1", "tasks", "--core", "embedded"]
-    said = usage_error(bundled.run_apart("--harness", "codex", *options))
-    assert said.startswith("--core embedded, harness codex: the codex program is not installed: npm install -g")
+    message = usage_error(bundled.run_apart("--harness", "codex", *options))
+    assert message.startswith("--core embedded, harness codex: the codex program is not installed: npm install -g")
     assert not bundled.results
     for options_again in (["--collect-only", "-q"], ["-k", "nothing-of-this-name"]):
         result = bundled.run_apart("--harness", "codex", *options, *options_again)
@@ -174,5 +174,5 @@ def test_a_missing_agent_program_is_a_usage_error(bundled: Project, monkeypatch:
 def test_a_missing_model_key_is_a_usage_error(bundled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MODEL_API_KEY")
     options = ["--model", "m", "--model-base-url", "http://127.0.0.1:9/v1", "tasks", "--core", "embedded"]
-    said = usage_error(bundled.run_apart("--harness", "codex", *options))
-    assert said == "harness codex: a model base URL needs its key; set the environment variable MODEL_API_KEY"
+    message = usage_error(bundled.run_apart("--harness", "codex", *options))
+    assert message == "harness codex: a model base URL needs its key; set the environment variable MODEL_API_KEY"

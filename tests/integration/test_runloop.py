@@ -173,7 +173,7 @@ def test_lf_runs_rollouts_with_errors_again(project: Project, core: FakeCore) ->
     assert reported(project.run("tasks", "--lf", "-v", "--rollout-retries", "0")) == ["b-0"]
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one-process", "workers"])
 def test_the_reported_duration_is_that_of_the_rollout(paced: Project, workers: tuple[str, ...]) -> None:
     options = ("--durations=0", "-vv", "--junitxml=j.xml", "-o", "junit_duration_report=call")
     result = paced.run("tasks", *options, *workers)
@@ -236,15 +236,17 @@ def test_setup_show_works_with_rollouts(project: Project) -> None:
 
 
 @pytest.mark.parametrize("how", ["--sw", "--stepwise", "--sw-skip"])
-@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["one-process", "workers"]
+)
 def test_stepwise_is_refused_with_the_reason(
     project: Project, core: FakeCore, how: str, workers: tuple[str, ...]
 ) -> None:
     project.task("a")
     project.unit_tests()
-    said = usage_error(project.run_apart("tasks", "tests", how, *workers))
-    assert "--stepwise" in said
-    assert "-x" in said
+    message = usage_error(project.run_apart("tasks", "tests", how, *workers))
+    assert "--stepwise" in message
+    assert "-x" in message
     assert not core.sessions
 
 

@@ -101,8 +101,8 @@ def test_keys_are_in_no_output_and_no_file(
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=len)
 def test_keys_that_a_server_repeats_are_masked(secretive: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
-    said = f"bad request: x-api-key: {MODEL_KEY[::-1]} Authorization: Bearer {core.api_key} {MODEL_KEY}"
-    body = json.dumps({"error": {"message": said, "code": "bad", "type": "invalid_request_error", "param": None}})
+    text = f"bad request: x-api-key: {MODEL_KEY[::-1]} Authorization: Bearer {core.api_key} {MODEL_KEY}"
+    body = json.dumps({"error": {"message": text, "code": "bad", "type": "invalid_request_error", "param": None}})
     core.fault = lambda request: Fault(status=400, body=body.encode()) if request.route == "create" else None
     result = secretive.run_apart("tasks", *MODEL, *LOUD, *workers)
     assert outcomes(result) == {"errors": 1}, text_of(result)

@@ -119,7 +119,7 @@ def test_a_rollout_is_selected_by_the_printed_node_id(two: Project, core: FakeCo
         assert len(core.sessions) == before + 1
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one-process", "workers"])
 def test_lf_runs_exactly_what_failed(two: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     two.unit_tests()
     args = ("tests", "tasks", "--harness", "codex", "--model", "a[b]", "--model", "m", "--samples", "2", *workers)
@@ -185,7 +185,9 @@ def pytest_collection_modifyitems(items):
     assert f"mark: {expected}" in text_of(result)
 
 
-@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["one-process", "workers"]
+)
 def test_tasks_outside_the_rootdir_have_different_node_ids(project: Project, workers: tuple[str, ...]) -> None:
     for name in ("a", "b"):
         project.task(name)

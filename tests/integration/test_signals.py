@@ -70,7 +70,7 @@ KINDS = [
     pytest.param(signal.SIGTERM, True, id="sigterm-group", marks=pytest.mark.slow),
 ]
 WAYS = [
-    pytest.param(ALONE, id="alone"),
+    pytest.param(ALONE, id="one-process"),
     pytest.param(ONE_EACH, id="one-each", marks=pytest.mark.slow),
     pytest.param(SHARDED, id="sharded"),
 ]
@@ -137,7 +137,7 @@ def test_a_sigint_that_was_inherited_as_ignored_ends_the_run(project: Project, s
     check(project, ended, count=40)
 
 
-@pytest.mark.parametrize("way", [pytest.param(ALONE, id="alone"), pytest.param(SHARDED, id="sharded")])
+@pytest.mark.parametrize("way", [pytest.param(ALONE, id="one-process"), pytest.param(SHARDED, id="sharded")])
 def test_a_second_signal_ends_the_process_at_once(project: Project, way: tuple[str, ...]) -> None:
     """It does not wait for the orderly end, whose last step names each Session that it could not delete."""
     project.task("a", yaml="samples: 20")
@@ -226,15 +226,15 @@ def test_workers_cancel_and_delete_after_their_controller_was_killed(
         pytest_.signal(signal.SIGKILL)
         pytest_.end()
         until(lambda: not any(map(alive, workers)), "workers gone")
-        said = pytest_.text
-    assert "cannot send" not in said, said
-    assert "INTERNALERROR" not in said, said
+        output = pytest_.text
+    assert "cannot send" not in output, output
+    assert "INTERNALERROR" not in output, output
     assert list(temporary.iterdir()) == []
     assert statuses(project) == {"completed": QUICK, "cancelled": IN_FLIGHT[way]}
     assert all(session.deleted for session in slow_core.sessions.values())
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one-process", "workers"])
 def test_sigterm_ends_a_run_that_is_collecting(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     project.task("a")
     hook = "def pytest_collection_modifyitems():\n    Path(__file__).with_name('here').touch()\n    time.sleep(3600)\n"

@@ -21,7 +21,7 @@ def tasks_that_ran(core: FakeCore) -> list[str]:
     return sorted(session.metadata["task"] for session in core.sessions.values())
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one-process", "workers"])
 def test_skip_in_task_yaml_starts_no_rollout(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     project.task("a", yaml="skip: needs a GPU")
     project.task("b")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 SHARDED = ("-n", "2", "--rollout-concurrency", "4")
 
 
-@pytest.mark.parametrize("way", [(), SHARDED], ids=["alone", "sharded"])
+@pytest.mark.parametrize("way", [(), SHARDED], ids=["one-process", "sharded"])
 @pytest.mark.parametrize("gate", [(), ("--rollout-gate", "none"), ("--rollout-gate", "mean>=0.5")], ids=" ".join)
 def test_an_interrupted_run_exits_with_2(
     project: Project, core: FakeCore, gate: tuple[str, ...], way: tuple[str, ...]
@@ -74,7 +74,7 @@ def test_a_core_that_never_answers_does_not_delay_the_end(project: Project) -> N
     assert "1 error" in ended.text
 
 
-@pytest.mark.parametrize("way", [(), ("-n", "2"), SHARDED], ids=["alone", "workers", "sharded"])
+@pytest.mark.parametrize("way", [(), ("-n", "2"), SHARDED], ids=["one-process", "workers", "sharded"])
 def test_an_error_that_affects_every_rollout_ends_the_run(
     project: Project, core: FakeCore, way: tuple[str, ...]
 ) -> None:

@@ -115,7 +115,7 @@ def test_an_invalid_ini_key_is_named_in_the_error(project: Project) -> None:
 
 
 @pytest.mark.usefixtures("no_core")
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one-process", "workers"])
 def test_a_missing_core_is_a_usage_error_before_workers_start(project: Project, workers: tuple[str, ...]) -> None:
     """Eight workers took most of a minute to start."""
     project.unit_tests()
@@ -127,7 +127,9 @@ def test_a_missing_core_is_a_usage_error_before_workers_start(project: Project, 
     assert "bringing up nodes" not in text_of(result)
 
 
-@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "workers"])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["one-process", "workers"]
+)
 def test_a_missing_key_is_a_usage_error(
     project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
 ) -> None:

@@ -30,7 +30,7 @@ WAYS = [
 
 @pytest.fixture
 def six(project: Project, core: FakeCore) -> Project:
-    """Six rollouts, of which two are wrong, and two unit tests."""
+    """Six rollouts, two of them wrong, and two unit tests."""
     project.task("a")
     project.task("b")
     project.task("c")
@@ -77,14 +77,14 @@ def test_loadgroup_does_not_change_rollout_ids(six: Project, core: FakeCore) -> 
 
 @pytest.mark.parametrize("dist", ["loadscope", "worksteal", "each"])
 def test_the_option_concurrency_can_not_be_combined_with_dist(six: Project, core: FakeCore, dist: str) -> None:
-    said = usage_error(six.run_apart("tasks", *SHARDED, "--dist", dist))
-    assert "--dist" in said
+    message = usage_error(six.run_apart("tasks", *SHARDED, "--dist", dist))
+    assert "--dist" in message
     assert not core.sessions
 
 
 def test_the_option_dist_each_is_a_usage_error(six: Project, core: FakeCore) -> None:
-    said = usage_error(six.run_apart("tasks", "-n", "2", "--dist", "each"))
-    assert "--dist each" in said
+    message = usage_error(six.run_apart("tasks", "-n", "2", "--dist", "each"))
+    assert "--dist each" in message
     assert not core.sessions
     assert outcomes(six.run("tests", "-n", "2", "--dist", "each")) == {"passed": 4}
 

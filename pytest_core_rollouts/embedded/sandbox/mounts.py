@@ -35,7 +35,7 @@ class Hidden:
 
     places: frozenset[str]
     private: frozenset[str]
-    """Those of `places` of which no part may be shown."""
+    """Those of `places` that may not be shown even in part."""
 
     @classmethod
     def find(cls, hidden: Iterable[Path], private: Iterable[Path], shown: Collection[str]) -> Hidden:

@@ -35,7 +35,7 @@ _SOCKETS = ("socket", "socketpair")
 _IO_URING = (425, 426, 427)  # setup, enter, register: the same on all
 _X32 = 0x40000000  # from here on: x86-64's other system call table
 FAMILIES: Final = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, 16)  # the last is AF_NETLINK, on Linux only
-"""The address families of which a sandbox may make sockets. None leads out of its network namespace."""
+"""The address families that a sandbox may make sockets of. None leads out of its network namespace."""
 
 _LOAD = 0x20  # BPF_LD | BPF_W | BPF_ABS
 _EQUAL = 0x15  # BPF_JMP | BPF_JEQ | BPF_K

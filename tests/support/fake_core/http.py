@@ -85,7 +85,7 @@ class Fault:
 
 
 class Gone(Exception):
-    """The connection is to be closed."""
+    """The connection will be closed."""
 
 
 @dataclass

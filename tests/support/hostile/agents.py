@@ -25,7 +25,7 @@ class Hostile:
     status: str = "completed"
     reward: float = 0.0
     codes: tuple[str | None, ...] = (None,)
-    """The codes of the Turn's error of which one is expected; None: no error."""
+    """The codes that the Turn's error may have; None: no error."""
     says: str = ""
     """Is in the row's error, or in what the script printed."""
     never_says: str = ""
