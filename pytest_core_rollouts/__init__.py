@@ -7,11 +7,13 @@ change without notice. They are imported when they are first used, so that impor
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # type checkers take it for true; to import typing takes longer than all the rest here
 if TYPE_CHECKING:
+    from typing import Any
+
     from pytest_core_rollouts.engine.core_access import CoreError as CoreError
     from pytest_core_rollouts.engine.core_access import CoreUnreachable as CoreUnreachable
     from pytest_core_rollouts.engine.engine import Engine as Engine
