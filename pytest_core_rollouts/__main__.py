@@ -1,4 +1,4 @@
-"""`python -m pytest_core_rollouts`: see `cli`."""
+"""`core-rollouts` and `python -m pytest_core_rollouts`: see `cli`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ def one_line(message: Warning | str, *_: object) -> str:
     return f"WARNING: {message}\n"
 
 
-if __name__ == "__main__":
+def run() -> int:
+    """Run the verb of the command line and return the exit code."""
     warnings.formatwarning = one_line  # type: ignore[assignment]  # it has more parameters, which are not used
-    sys.exit(main())
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(run())

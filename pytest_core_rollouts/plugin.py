@@ -13,7 +13,7 @@ import pytest
 
 from pytest_core_rollouts import hookspecs
 from pytest_core_rollouts.collecting import inactive, task_data
-from pytest_core_rollouts.options import activation
+from pytest_core_rollouts.options import activation, completion
 from pytest_core_rollouts.options import declared as options
 from pytest_core_rollouts.text import escaped
 
@@ -34,6 +34,8 @@ def pytest_load_initial_conftests(
     task_data.guard_first_imports(early_config)
     # Before plugins add theirs to the same list.
     early_config.stash[activation.own_markers_key] = tuple(early_config.getini("markers"))
+    if completion.REQUESTED:
+        completion.prepare(lambda: activation.roots_of(early_config))
     result = yield
     options.add_bare_options(parser, args)
     return result
@@ -66,6 +68,12 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     from pytest_core_rollouts.running import session_plugin
 
     return session_plugin.header(config)
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
+    """Show the line about tasks in `pytest --collect-only -q`, which has no header."""
+    listed = config.option.collectonly and config.option.verbose < 0
+    return inactive.header(config) if listed and not activation.rollouts_requested(config) else None
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -50,7 +50,7 @@ INSIDE = {
         "distribution session_parts shared_folder display signals"
     ),
     "collecting": "__init__ generated selection shards collect explain nodeids inactive task_data",
-    "options": "__init__ settings activation agents agent_file skill_folder values declared",
+    "options": "__init__ settings activation agents agent_file skill_folder values declared completion",
     "engine": "__init__ engine host preparation parts core_access pool preflight replay runs store caps resume",
     "rollout": (
         "__init__ runner attempts attempt_state fetching session_creation adaptive_limit session_adoption "

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 import tarfile
-import venv
 import zipfile
 from pathlib import Path
 
@@ -28,9 +29,9 @@ def run(*command: str | Path, cwd: Path, **env: str) -> str:
     return done.stdout
 
 
-def fresh(folder: Path, *packages: str | Path) -> Path:
+def fresh(folder: Path, *packages: str | Path, python: str | Path = sys.executable) -> Path:
     """The folder of programs of a new environment with these packages."""
-    venv.create(folder, with_pip=True)
+    run(python, "-m", "venv", folder, cwd=folder.parent)
     run(folder / "bin" / "pip", "install", "-q", *packages, cwd=folder)
     return folder / "bin"
 
@@ -42,6 +43,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     run(tools / "python", "-m", "build", "--outdir", folder, ROOT, cwd=folder)
     run(tools / "twine", "check", "--strict", *folder.iterdir(), cwd=folder)
+    again = tmp_path_factory.mktemp("again")
+    run(tools / "python", "-m", "build", "--outdir", again, ROOT, cwd=again)
+    assert {path.name: path.read_bytes() for path in again.iterdir()} == {
+        path.name: path.read_bytes() for path in folder.iterdir()
+    }, "two builds of the same sources are the same files"
     return folder
 
 
@@ -60,15 +66,28 @@ def test_the_sdist_has_what_its_tests_need(built: Path) -> None:
     [sdist] = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    for path in ("README.md", "README.zh.md", "LICENSE", "docs/report.png", "examples/README.md", "noxfile.py"):
+    for path in (
+        "README.md",
+        "README.zh.md",
+        "LICENSE",
+        "docs/report.png",
+        "examples/README.md",
+        "noxfile.py",
+        "mkdocs.yml",
+    ):
         assert path in names
     assert "tests/test_package.py" in names
     assert "tasks/sales-by-region/expected.json" in names
 
 
-def test_an_installed_wheel_runs_a_task(built: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13", "3.14"])
+def test_an_installed_wheel_runs_a_task(built: Path, tmp_path: Path, version: str) -> None:
+    found = [path for path in Path.home().glob(f".pyenv/versions/{version}.*/bin/python3") if path.exists()]
+    python = str(found[0]) if found else shutil.which(f"python{version}")
+    if python is None:
+        pytest.skip(f"requires Python {version}: install it with pyenv or your system")
     [wheel] = built.glob("*.whl")
-    programs = fresh(tmp_path / "env", wheel)
+    programs = fresh(tmp_path / "env", wheel, python=python)
     project = tmp_path / "project"
     task = project / "tasks" / "sum"
     task.mkdir(parents=True)
@@ -81,7 +100,9 @@ def test_an_installed_wheel_runs_a_task(built: Path, tmp_path: Path) -> None:
         )
     assert "1 passed" in printed
     assert "| codex   |    1/1 |       1.000 |" in printed
-    assert "| codex" in run(programs / "python", "-m", "pytest_core_rollouts", "report", "r.jsonl", cwd=project)
+    report = run(programs / "core-rollouts", "report", "r.jsonl", cwd=project)
+    assert "| codex" in report
+    assert run(programs / "python", "-m", "pytest_core_rollouts", "report", "r.jsonl", cwd=project) == report
     refused = subprocess.run(
         [programs / "pytest", "tasks", "--core", "embedded", "--harness", "nop"],
         cwd=project,

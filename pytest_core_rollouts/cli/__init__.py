@@ -1,4 +1,4 @@
-"""`python -m pytest_core_rollouts VERB ...`: work with tasks, results and leftover Sessions.
+"""`core-rollouts VERB`, or `python -m pytest_core_rollouts VERB`: work with tasks, results and leftover Sessions.
 
 A verb is a module of its name with `add_arguments(parser)` and `run(arguments) -> int` (the exit code), and a line in
 `VERBS`. Only the module of the verb in use is imported: most verbs need neither pytest nor the embedded Core.
@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Final
 
 from pytest_core_rollouts.records.record import ContradictingRecords
@@ -25,6 +26,9 @@ VERBS: Final = {
     "new-task": "Create the folder of a new task, with three files for you to edit.",
 }
 """Each verb with its help text."""
+
+SCRIPT: Final = "core-rollouts"
+"""The name of the installed program."""
 
 USAGE_ERROR: Final = 4
 """The exit code for invalid arguments or files, as in pytest."""
@@ -57,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(
-        prog="python -m pytest_core_rollouts",
+        prog=SCRIPT if Path(sys.argv[0]).name == SCRIPT else "python -m pytest_core_rollouts",
         description="Work with tasks, results and leftover Sessions. To run rollouts, use pytest.",
         epilog="For the options of a verb, see VERB --help. For those of a run, see `pytest --help`, agent rollouts.",
     )

@@ -29,7 +29,10 @@ def header(config: pytest.Config) -> str | None:
         found.append("tasks made in code")
         places += sources
     where = " ".join(places)
-    return f"rollouts: {' and '.join(found)} in {where}, not requested; to run: pytest {where}" if found else None
+    if not found:
+        return None
+    listing = "to list them, as in an editor: rollout_run = true in the ini file; " if config.option.collectonly else ""
+    return f"rollouts: {' and '.join(found)} in {where}, not requested; {listing}to run: pytest {where}"
 
 
 def shown(path: Path, config: pytest.Config) -> str:

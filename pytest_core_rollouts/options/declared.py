@@ -15,6 +15,8 @@ from typing import Any, Final, Literal
 
 import pytest
 
+from pytest_core_rollouts.options import completion
+
 
 @dataclass(frozen=True)
 class Option:
@@ -45,6 +47,8 @@ class Option:
         }  # argparse formats it
         if self.kind == "flag":
             return {**common, "action": "store_true"}
+        if completion.REQUESTED and self.name in completion.ACTIONS:
+            return {**common, "action": completion.ACTIONS[self.name], "metavar": self.metavar}
         return {**common, "action": "append" if self.kind == "list" else "store", "metavar": self.metavar}
 
 
@@ -243,7 +247,8 @@ def add_options(parser: pytest.Parser) -> None:
 def add_bare_options(parser: pytest.Parser, args: Sequence[str]) -> None:
     """Add the bare names that `args` uses and that no conftest or plugin of the project has taken."""
     group = parser.getgroup("rollouts")
-    for flag in sorted({arg.partition("=")[0] for arg in _unknown(parser, args)} & BY_BARE.keys()):
+    asked = BY_BARE if completion.REQUESTED else {arg.partition("=")[0] for arg in _unknown(parser, args)}
+    for flag in sorted(asked & BY_BARE.keys()):
         group.addoption(flag, **BY_BARE[flag].argparse())
 
 

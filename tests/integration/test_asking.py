@@ -98,6 +98,11 @@ def test_tasks_are_found_below_several_roots(project: Project) -> None:
     assert "rollouts: 2 tasks in evals/easy evals/hard, not requested; to run: pytest evals/easy evals/hard" in text_of(
         project.run()
     )
+    for quiet in ((), ("-q",)):  # what an editor's test explorer runs
+        assert [line for line in project.run("--collect-only", *quiet).outlines if line.startswith("rollouts: ")] == [
+            "rollouts: 2 tasks in evals/easy evals/hard, not requested; to list them, as in an editor: rollout_run = "
+            "true in the ini file; to run: pytest evals/easy evals/hard"
+        ]
     assert outcomes(project.run("evals/easy", "evals/hard")) == {"passed": 2}
     assert sorted(record["task"] for record in project.records) == ["a", "b/c"]  # in the order in which they finish
 
