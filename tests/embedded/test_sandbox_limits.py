@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import threading
 import uuid
@@ -11,6 +12,7 @@ import pytest
 
 from pytest_core_rollouts.embedded.sandbox import Isolation, Limits, Sandbox, watch
 from pytest_core_rollouts.embedded.sandbox.namespaces import NamespaceHelper
+from pytest_core_rollouts.embedded.sandbox.usage import temporary_entries
 from tests.support.sandboxes import folders, new_sandbox, processes_with, run, text
 
 MIB = 1 << 20
@@ -99,6 +101,11 @@ def test_numbers_of_files_are_bounded(sandbox: Sandbox, place: str) -> None:
     script = f"cd {place} && mkdir d && cd d && seq 20000 | xargs touch; sleep 100"
     done = run(sandbox, script, limits=Limits(entries=10_000))
     assert re.fullmatch(r"disk: at least \d+ files and folders, 10000 allowed", done.killed or "")
+
+
+def test_files_of_the_machine_are_not_counted_while_a_sandbox_is_made() -> None:
+    """Its first process sees the machine's own /tmp then, as this process does."""
+    assert temporary_entries(os.getpid()) == 0
 
 
 def test_deeply_nested_folders_are_noticed_and_removed(isolation: Isolation) -> None:

@@ -113,21 +113,33 @@ def machine_oom_kills() -> int:
 
 def temporary_entries(init: int | None) -> int:
     """Count files on the sandbox's tmpfs mounts, which bound bytes, but not the kernel's memory for names."""
-    total = 0
-    for name in _TMPFS:
-        with contextlib.suppress(OSError):
-            state = os.statvfs(f"/proc/{init}/root/{name}")
-            total += state.f_files - state.f_ffree
-    return total
+    return sum(state.f_files - state.f_ffree for state in _tmpfs_states(init))
 
 
 def _temporary_files(init: int) -> int:
-    total = 0
+    return sum((state.f_blocks - state.f_bfree) * state.f_frsize for state in _tmpfs_states(init))
+
+
+def _tmpfs_states(init: int | None) -> Iterator[os.statvfs_result]:
+    """Yield the state of each of the sandbox's tmpfs mounts.
+
+    While a sandbox is being made, its init still sees the machine's own folders. What these hold is not the sandbox's.
+    """
     for name in _TMPFS:
         with contextlib.suppress(OSError):
-            state = os.statvfs(f"/proc/{init}/root/{name}")
-            total += (state.f_blocks - state.f_bfree) * state.f_frsize
-    return total
+            descriptor = os.open(f"/proc/{init}/root/{name}", os.O_PATH | os.O_DIRECTORY)
+            try:
+                if os.fstat(descriptor).st_dev != _device(f"/{name}"):
+                    yield os.fstatvfs(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _device(path: str) -> int | None:
+    try:
+        return Path(path).stat().st_dev
+    except OSError:
+        return None
 
 
 def _read(path: str) -> str:
