@@ -17,6 +17,9 @@ from pytest_core_rollouts.text import one_line
 MAX_WIDTH = 72
 """Columns of a terminal that one cell may take; longer text loses its middle."""
 
+MIN_NAME = 12
+"""Columns of a terminal that a name has at least in a table."""
+
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _SPECIAL = re.compile(
     r"""[\\`*\[\]|~&<>]          # code, emphasis, links, cells, entities, HTML
@@ -34,7 +37,7 @@ def escape(text: str) -> str:
     White space of any kind, including newlines, becomes one space. Other control characters, those that reorder text,
     and lone surrogates become escapes. Empty text gives `-`, and long text loses its middle.
     """
-    return prose(_clip(one_line(text))) or UNKNOWN
+    return prose(clip(one_line(text))) or UNKNOWN
 
 
 def prose(text: str) -> str:
@@ -42,10 +45,11 @@ def prose(text: str) -> str:
     return _SPECIAL.sub(_harmless, one_line(text))
 
 
-def _clip(line: str) -> str:
-    if width(line) <= MAX_WIDTH:
+def clip(line: str, columns: int = MAX_WIDTH) -> str:
+    """Return a line of at most so many columns of a terminal; a longer one loses its middle."""
+    if width(line) <= columns:
         return line
-    room = (MAX_WIDTH - 3) // 4  # half of each side's share, since a character may be two columns wide
+    room = (columns - 3) // 4  # half of each side's share, since a character may be two columns wide
     return (
         f"{line[: 2 * room]}...{line[-2 * room :]}" if width(line) == len(line) else f"{line[:room]}...{line[-room:]}"
     )

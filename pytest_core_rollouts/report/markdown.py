@@ -6,11 +6,12 @@ The same summary always gives the same bytes: they do not depend on the time, th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from pytest_core_rollouts.report.cells import Column, escape, prose, table, table_width, wrapped
+from pytest_core_rollouts.report.agents_table import agents_table
+from pytest_core_rollouts.report.cells import MIN_NAME, Column, clip, escape, prose, table, table_width, wrapped
 from pytest_core_rollouts.report.costs import cost_lines
 from pytest_core_rollouts.results.number_text import UNKNOWN, between, decimal
 from pytest_core_rollouts.results.scores import METRICS_SHOWN, AgentScore, Estimate, Metric, TaskScore, TasksSolved
@@ -25,6 +26,10 @@ MAX_WHYS = 50
 """Maximum number of reasons why rewards are below 1."""
 FEW_KINDS = 3
 """Maximum number of kinds of errors in a terminal without -v."""
+GROUPS = (
+    "A group is the samples of one task by one agent. Methods that learn from groups (such as GRPO) compare",
+    "a reward with its group's mean: where all rewards are the same, nothing is learned.",
+)
 
 
 def markdown(summary: Summary, *, verdicts: Sequence[str] = (), appendix: Sequence[str] = ()) -> str:
@@ -40,41 +45,48 @@ def terminal(summary: Summary, width: int = 80, *, whole: bool = False, groups: 
     """Return the report for a terminal: with short heads, and without the least important columns if `width` is small.
 
     If not `whole`, it only has what needs attention: tasks that were not always solved, estimates if some were and some
-    were not, expected failures, and groups if `groups` is set.
+    were not, expected failures, and groups if `groups` is set. More than two agents are ranked by their mean reward.
     """
+    if len(summary.agents) > 2:
+        summary = replace(summary, agents=tuple(sorted(summary.agents, key=_rank)))
     return "\n".join([_header(summary), *_parts(summary, width=width, whole=whole, groups=groups or whole)])
+
+
+def _rank(agent: AgentScore) -> tuple[bool, float]:
+    mean = agent.mean_reward.value
+    return mean is None, 0.0 if mean is None else -float(mean)
 
 
 def _parts(summary: Summary, *, width: int | None = None, whole: bool = True, groups: bool = True) -> Iterator[str]:
     if not summary.agents:
         return
-    yield _agents(summary, width)
-    if notes := "".join(map(_missing_note, summary.agents)):
+    yield agents_table(summary, width)
+    if notes := "".join(_missing_note(agent, width) for agent in summary.agents):
         yield notes
     if costs := _list(list(cost_lines(summary)), width):
         yield costs
-    if faults := _faults_by_kind(summary, None if whole else FEW_KINDS):
+    if faults := _faults_by_kind(summary, width, None if whole else FEW_KINDS):
         yield faults
     if warnings := _list([f"- warning: {prose(warning)}" for warning in summary.warnings], width):
         yield warnings
-    if metrics := _metrics(summary):
+    if metrics := _metrics(summary, width):
         yield metrics
     if summary.samples[1] > 1 and (whole or 0 < summary.solved < summary.graded):
-        yield _estimates(summary)
+        yield _estimates(summary, width)
         if few := _few_samples(summary, width, None if whole else FEW_TASKS):
             yield few
-    if tasks := _tasks(summary, whole=whole):
+    if tasks := _tasks(summary, width, whole=whole):
         yield tasks
     if xfails := _xfails(summary, width):
         yield xfails
-    if whole and (whys := _whys(summary)):
+    if whole and (whys := _whys(summary, width)):
         yield whys
     if gained := _gained(summary, width):
         yield gained
     if changed := _changed(summary, width):
         yield changed
     if groups and summary.samples[1] > 1:
-        yield _groups(summary)
+        yield _groups(summary, width)
 
 
 def _header(summary: Summary) -> str:
@@ -93,154 +105,51 @@ def _counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-# One row per agent
-
-
-@dataclass(frozen=True)
-class _Figure:
-    """A column of the agents' table. The one with the highest `rank` is left out first, one with rank 0 never."""
-
-    head: str
-    cell: Callable[[AgentScore], str]
-    rank: int = 0
-    numeric: bool = True
-
-
-def _agents(summary: Summary, width: int | None) -> str:
-    figures = [*_names(summary), *_figures(summary)]
-    if width is not None and table_width(_columns(figures, summary)) > width:
-        figures = [*_names(summary), *_short_figures(summary)]
-        while table_width(_columns(figures, summary)) > width and max(figure.rank for figure in figures) > 0:
-            figures.remove(max(figures, key=lambda figure: figure.rank))
-    return table(_columns(figures, summary))
-
-
-def _columns(figures: Sequence[_Figure], summary: Summary) -> list[Column]:
-    return [Column(figure.head, [figure.cell(agent) for agent in summary.agents], figure.numeric) for figure in figures]
-
-
-def _names(summary: Summary) -> Iterator[_Figure]:
-    agents = summary.agents
-    pairs = {(agent.harness, agent.model) for agent in agents}
-    named = len(pairs) < len(agents) or any(
-        agent.name not in (None, f"{agent.harness}-{agent.model}") for agent in agents
-    )
-    defaults = all(model == "default" for _, model in pairs)
-    if named:
-        yield _Figure("agent", lambda agent: escape(agent.label), numeric=False)
-    yield _Figure("harness", lambda agent: escape(agent.harness), 4 if named else 0, numeric=False)
-    yield _Figure("model", lambda agent: escape(agent.model), 5 if defaults else 3 if named else 0, numeric=False)
-
-
-def _figures(summary: Summary) -> Iterator[_Figure]:
-    yield _Figure("rollouts", lambda agent: str(agent.rows))
-    yield _Figure("graded", _graded)
-    yield _Figure("mean reward", _mean_reward)
-    yield _Figure("95% interval", _interval)
-    yield _Figure("tasks solved", _tasks_solved)
-    yield _Figure("errors/timeouts", _faults)
-    if any(agent.not_run for agent in summary.agents):
-        yield _Figure("not run", lambda agent: str(agent.not_run))
-    yield _Figure("mean duration (s)", _duration)
-    yield _Figure("tokens", _tokens)
-    if any(agent.cost for agent in summary.agents):
-        yield _Figure("cost", _cost)
-
-
-def _short_figures(summary: Summary) -> Iterator[_Figure]:
-    yield _Figure("graded", _graded)
-    yield _Figure("mean reward", _mean_reward)
-    yield _Figure("95% interval", _interval, 1)
-    yield _Figure("tasks solved", _tasks_solved)
-    if any(agent.errors for agent in summary.agents):
-        yield _Figure("errors", lambda agent: str(agent.errors))
-    if any(agent.timeouts for agent in summary.agents):
-        yield _Figure("timeouts", lambda agent: str(agent.timeouts))
-    if any(agent.not_run for agent in summary.agents):
-        yield _Figure("not run", lambda agent: str(agent.not_run))
-    yield _Figure("mean s", _duration, 2)
-    if any(agent.tokens for agent in summary.agents):
-        yield _Figure("tokens", _tokens, 6)
-    if any(agent.cost for agent in summary.agents):
-        yield _Figure("cost", _cost, 1)
-
-
-def _graded(agent: AgentScore) -> str:
-    return f"{agent.graded}/{agent.rows}"
-
-
-def _mean_reward(agent: AgentScore) -> str:
-    return str(agent.mean_reward)
-
-
-def _interval(agent: AgentScore) -> str:
-    return between(agent.mean_reward.interval)
-
-
-def _tasks_solved(agent: AgentScore) -> str:
-    return str(agent.tasks_solved)
-
-
-def _faults(agent: AgentScore) -> str:
-    return f"{agent.errors}/{agent.timeouts}" if agent.errors or agent.timeouts else "0"
-
-
-def _duration(agent: AgentScore) -> str:
-    return UNKNOWN if agent.mean_duration is None else f"{agent.mean_duration:.1f}"
-
-
-def _tokens(agent: AgentScore) -> str:
-    if agent.tokens is None:
-        return UNKNOWN
-    return f"{agent.tokens}+" if agent.tokens_unknown else str(agent.tokens)
-
-
-def _cost(agent: AgentScore) -> str:
-    return UNKNOWN if agent.cost is None else str(agent.cost)
-
-
-def _missing_note(agent: AgentScore) -> str:
+def _missing_note(agent: AgentScore, width: int | None) -> str:
     """Return how rollouts without a reward could change the figures; empty if none is missing."""
     if not agent.missing:
         return ""
     # "agent" comes first, because Markdown could take a name at the start for a heading or a list
     reward, solved = agent.mean_reward, agent.tasks_solved
     counts = [("errors", agent.errors), ("not run", agent.not_run)]
-    return (
+    start = (
         f"- agent {escape(agent.label)}: valid {agent.graded}/{agent.planned}, "
-        f"{', '.join(f'{what} {count}' for what, count in counts if count)}. Had these all failed / all passed:\n"
-        f"  mean reward {decimal(reward.low)} / {decimal(reward.high)}, "
-        f"tasks solved {solved.solved} / {solved.most} of {solved.tasks}.\n"
+        f"{', '.join(f'{what} {count}' for what, count in counts if count)}. Had these all failed / all passed:"
     )
+    figures = (
+        f"mean reward {decimal(reward.low)} / {decimal(reward.high)}, "
+        f"tasks solved {solved.solved} / {solved.most} of {solved.tasks}."
+    )
+    return f"{start}\n  {figures}\n" if width is None else _list([f"{start} {figures}"], width)
 
 
-def _faults_by_kind(summary: Summary, most: int | None) -> str:
+def _faults_by_kind(summary: Summary, width: int | None, most: int | None) -> str:
     """Return a line for each kind of error, the most frequent first."""
     kinds: Counter[str] = Counter()
     for agent in summary.agents:
         kinds.update(dict(agent.faults))
     ordered = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
-    lines = [f"- {count} x {prose(kind)}\n" for kind, count in ordered[:most]]
+    lines = [f"- {count} x {prose(kind)}" for kind, count in ordered[:most]]
     if len(ordered) > len(lines):
-        lines.append(f"- and {_counted(len(ordered) - len(lines), 'more kind')} of errors\n")
-    return "".join(lines)
+        lines.append(f"- and {_counted(len(ordered) - len(lines), 'more kind')} of errors")
+    return _list(lines, width)
 
 
 # Metrics
 
 
-def _metrics(summary: Summary) -> str:
+def _metrics(summary: Summary, width: int | None) -> str:
     """Return the mean of each metric of the graders, and of how many rollouts if some graded ones do not have it."""
     names = sorted({metric.name for agent in summary.agents for metric in agent.metrics})
     if not names:
         return ""
     shown = names[:METRICS_SHOWN]
-    columns = [Column("mean of metric", list(map(escape, shown)), numeric=False)]
+    cells = []
     for agent in summary.agents:
         of_agent = {metric.name: metric for metric in agent.metrics}
-        columns.append(Column(escape(agent.label), [_metric(of_agent.get(name), agent) for name in shown]))
+        cells.append([_metric(of_agent.get(name), agent) for name in shown])
     more = f"\n{len(names) - len(shown):,} more metrics.\n" if len(names) > len(shown) else ""
-    return table(columns) + more
+    return _by_agent(summary, "mean of metric", list(map(escape, shown)), cells, width) + more
 
 
 def _metric(metric: Metric | None, agent: AgentScore) -> str:
@@ -252,15 +161,35 @@ def _metric(metric: Metric | None, agent: AgentScore) -> str:
 # pass@k and pass^k
 
 
-def _estimates(summary: Summary) -> str:
+def _estimates(summary: Summary, width: int | None) -> str:
+    """Return the table in the first form that fits, which is the last one if none does.
+
+    A row per estimate, which Markdown always has; a row per agent; a row per agent, without intervals.
+    """
     estimates = [
         {name: found for name, found in agent.figures(summary.ks).items() if name.startswith("pass")}
         for agent in summary.agents
     ]
-    columns = [Column("estimate (95% interval)", list(estimates[0]), numeric=False)]
-    for agent, of_agent in zip(summary.agents, estimates, strict=True):
-        columns.append(Column(escape(agent.label), list(map(_estimate, of_agent.values()))))
-    return table(columns)
+    names, labels = list(estimates[0]), [escape(agent.label) for agent in summary.agents]
+    cells = [list(map(_estimate, of_agent.values())) for of_agent in estimates]
+    per_estimate = [
+        Column("estimate (95% interval)", names, numeric=False),
+        *(Column(label, of_agent) for label, of_agent in zip(labels, cells, strict=True)),
+    ]
+    if width is None:
+        return table(per_estimate)
+    short = [[str(figure) for figure in of_agent.values()] for of_agent in estimates]
+    per_agent = _transposed("estimate (95% interval)", labels, names, cells)
+    shortest = _transposed("estimate", labels, names, short)
+    while table_width(shortest) > width and len(shortest) > 3:
+        del shortest[2]  # pass@1 and the last ones stay
+    forms = (per_estimate, per_agent, shortest)
+    return table(next((form for form in forms if table_width(form) <= width), shortest))
+
+
+def _transposed(head: str, labels: Sequence[str], names: Sequence[str], cells: Sequence[Sequence[str]]) -> list[Column]:
+    columns = [Column(name, [of_agent[index] for of_agent in cells]) for index, name in enumerate(names)]
+    return [Column(head, labels, numeric=False), *columns]
 
 
 def _estimate(estimate: Estimate | TasksSolved) -> str:
@@ -285,16 +214,42 @@ def _few_samples(summary: Summary, width: int | None, most: int | None) -> str:
 # One row per task
 
 
-def _tasks(summary: Summary, *, whole: bool) -> str:
+def _tasks(summary: Summary, width: int | None, *, whole: bool) -> str:
     if not summary.tasks:
         return ""
     scores = {agent.label: {task.task: task for task in agent.tasks} for agent in summary.agents}
     shown, rest = _chosen(summary.tasks, scores, whole=whole)
-    columns = [Column("task (solved/graded)", list(map(escape, shown)), numeric=False)]
-    for label, of_task in scores.items():
-        columns.append(Column(escape(label), [_count(of_task.get(task)) for task in shown]))
+    cells = [[_count(of_task.get(task)) for task in shown] for of_task in scores.values()]
     below = f"{rest}\n" if rest else ""
-    return table(columns) + (f"\n{below}" if below else "") if shown else below
+    if not shown:
+        return below
+    return _by_agent(summary, "task (solved/graded)", list(map(escape, shown)), cells, width) + (
+        f"\n{below}" if below else ""
+    )
+
+
+def _by_agent(
+    summary: Summary, head: str, names: Sequence[str], cells: Sequence[Sequence[str]], width: int | None
+) -> str:
+    """Return a table with a column per agent, whose `cells` they are. One that is too wide numbers the agents."""
+    labels = [escape(agent.label) for agent in summary.agents]
+    columns = [Column(label, of_agent) for label, of_agent in zip(labels, cells, strict=True)]
+    whole = [Column(head, names, numeric=False), *columns]
+    if width is None or table_width(whole) <= width:
+        return table(whole)
+    legend = _list([f"{head}; agents are numbered as the first table lists them"], width)
+    short = [[cell.partition(" ")[0] + "+" * (" " in cell) for cell in of_agent] for of_agent in cells]
+    if any(cell.endswith("+") for of_agent in short for cell in of_agent):
+        legend = _list([f"{legend.strip()}; + not all rollouts have a result"], width)
+    columns = [Column(str(number), of_agent) for number, of_agent in enumerate(short, 1)]
+    room = width - table_width(columns) - 3
+    if room >= MIN_NAME:
+        return f"{legend}\n{table([Column('', [clip(name, room) for name in names], numeric=False), *columns])}"
+    lines = [
+        f"- {name}: {', '.join(f'{number}: {cell}' for number, cell in enumerate(row, 1))}"
+        for name, row in zip(names, zip(*short, strict=True), strict=True)
+    ]
+    return f"{legend}\n{_list(lines, width)}"
 
 
 def _chosen(tasks: Sequence[str], scores: dict[str, dict[str, TaskScore]], *, whole: bool) -> tuple[Sequence[str], str]:
@@ -331,14 +286,14 @@ def _xfails(summary: Summary, width: int | None) -> str:
     return _list(lines, width)
 
 
-def _whys(summary: Summary) -> str:
+def _whys(summary: Summary, width: int | None) -> str:
     """Return why rewards are below 1, the most frequent first."""
     found = [(-count, task, agent.label, why) for agent in summary.agents for task, why, count in agent.whys]
     by = {agent.label: f" by {escape(agent.label)}" if len(summary.agents) > 1 else "" for agent in summary.agents}
-    lines = [f"- {-count} x {escape(task)}{by[label]}: {prose(why)}\n" for count, task, label, why in sorted(found)]
+    lines = [f"- {-count} x {escape(task)}{by[label]}: {prose(why)}" for count, task, label, why in sorted(found)]
     if more := len(lines) - MAX_WHYS:
-        lines[MAX_WHYS:] = [f"- and {_counted(more, 'more reason')}\n"] if more > 0 else []
-    return "".join(["Why rewards are below 1:\n\n", *lines]) if lines else ""
+        lines[MAX_WHYS:] = [f"- and {_counted(more, 'more reason')}"] if more > 0 else []
+    return f"Why rewards are below 1:\n\n{_list(lines, width)}" if lines else ""
 
 
 def _gained(summary: Summary, width: int | None) -> str:
@@ -372,13 +327,12 @@ def _whose(agent: AgentScore, summary: Summary) -> str:
 # Groups
 
 
-def _groups(summary: Summary) -> str:
+def _groups(summary: Summary, width: int | None) -> str:
     """Return how many groups could teach something, per agent if there are several."""
-    lines = [_group_line(agent, _whose(agent, summary)) for agent in summary.agents]
-    return "".join(lines) + (
-        "\nA group is the samples of one task by one agent. Methods that learn from groups (such as GRPO) compare\n"
-        "a reward with its group's mean: where all rewards are the same, nothing is learned.\n"
-    )
+    lines = _list([_group_line(agent, _whose(agent, summary)) for agent in summary.agents], width)
+    if width is None:
+        return f"{lines}\n{GROUPS[0]}\n{GROUPS[1]}\n"
+    return f"{lines}\n{_list([' '.join(GROUPS)], width)}"
 
 
 def _group_line(agent: AgentScore, whose: str) -> str:
@@ -391,7 +345,7 @@ def _group_line(agent: AgentScore, whose: str) -> str:
         (health.empty, "without a reward"),
     ]
     parts = ", ".join(f"{count} {what}" for count, what in kinds if count)
-    return f"- groups{whose}: {health.complete} of {health.total} complete; {parts}\n"
+    return f"- groups{whose}: {health.complete} of {health.total} complete; {parts}"
 
 
 # The step summary of GitHub Actions: a file that `$GITHUB_STEP_SUMMARY` names

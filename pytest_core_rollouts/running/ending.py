@@ -60,10 +60,15 @@ class Ending:
         terminal.write_sep("=", "rollouts")
         whole, width = terminal.verbosity > 0, config.get_terminal_writer().fullwidth
         table = terminal_table(self.summary, width, whole=whole, groups=self._collects)
-        for text in (table, *self.judged.changes(width=width, whole=whole)):
+        pairs = self.run.baseline is None and len(self.judged.comparisons) > 1 and not whole
+        changes = () if pairs else self.judged.changes(width=width, whole=whole)
+        for text in (table, *changes):
             for line in text.strip("\n").split("\n"):  # pytest escapes what a terminal lacks, line breaks too
                 terminal.write_line(line)
             terminal.write_line("")
+        if pairs:
+            count = len(self.judged.comparisons)
+            terminal.write_line(f"{count} comparisons of an agent with the first one by name: -v shows them")
         for line in self.problems:
             terminal.write_line(line, red=True)
         for line in self._not_run(whole=whole):

@@ -216,9 +216,45 @@ def test_a_terminal_of_80_columns_is_not_overrun() -> None:
     assert [line[0] for line in body] == ["claude_sdk", "codex"]
 
 
+@rows("agents", [2, 4, 8])
+@rows("columns", [80, 120, 200])
+def test_every_line_fits_the_terminal(agents: int, columns: int) -> None:
+    names = ("login", "sql/joins-over-three-tables-with-nulls", "web", "a" * 100)
+    results: tuple[tuple[float | str | None, ...], ...] = ((0.0, "timeout", 1.0), (1.0, 0.0, None))
+    rows = [
+        row
+        for number in range(agents)
+        for row in run(
+            dict.fromkeys(names, results[number % 2]),
+            model=f"claude-{number}-sonnet-20260901",
+            harness="claude_sdk",
+            agents=agents,
+            metrics={"style": number / 7, "coverage": 0.5},
+        )
+    ]
+    for whole in (False, True):
+        text = terminal(summarize(rows), columns, whole=whole)
+        assert max(map(width, text.splitlines())) <= columns, text
+        assert len(tables(text)) >= 3
+    [estimates] = [one for one in tables(text) if one[0][0].startswith("estimate")]
+    assert "pass@1" in str(estimates)
+    assert "agents are numbered as the first table lists them" in terminal(summarize(rows), 80)
+
+
+def test_more_than_two_agents_are_ranked_in_a_terminal() -> None:
+    rows = [
+        row
+        for number, reward in enumerate((0.2, None, 0.9, 0.5))
+        for row in run({"A": (reward,)}, model=str(number), agents=4)
+    ]
+    ranked = [line[1] for line in tables(terminal(summarize(rows)))[0][2:]]
+    assert ranked == ["2", "3", "0", "1"]
+    assert [line[1] for line in tables(markdown(summarize(rows)))[0][2:]] == ["0", "1", "2", "3"]
+
+
 def test_a_wide_terminal_shows_what_the_file_shows() -> None:
     summary = summarize(run({"A": (1.0, 0.0)}))
-    assert terminal(summary, 200, whole=True) == markdown(summary)
+    assert terminal(summary, 200, whole=True).split() == markdown(summary).split()
 
 
 def test_agent_files_are_named_where_harness_and_model_do_not_tell_them_apart() -> None:
