@@ -346,10 +346,10 @@ def _match_number(expected: Any, answered: Any, mode: _Mode) -> bool:
     is_integer = isinstance(expected, int) and mode.integers_exact
     if is_integer and isinstance(answered, int):
         return bool(expected == answered)
+    if expected == answered:
+        return bool(-math.inf < expected < math.inf)
     if any(number in (math.inf, -math.inf) or number != number for number in (expected, answered)):
         return False
-    if expected == answered:
-        return True
     relative, absolute = mode.tolerance.relative, mode.tolerance.absolute
     if _is_far(expected, answered, relative, absolute):
         return False

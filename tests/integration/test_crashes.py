@@ -98,6 +98,7 @@ def test_runs_killed_at_any_moment_lose_nothing(
             f"Sessions; rows lost {lost}, Sessions unnamed {len(left)}, false rewards {len(false)}"
         )
     assert (lost, left, false) == (0, [], [])
+    assert set(Counter(row["rollout_id"] for row in rows(project) if row["reward"] is not None).values()) == {1}
     # one that an orphaned worker cancelled is made again; every other Session was found by its key
     cancelled = sum(row["status"] == "cancelled" and row["session_id"] is not None for row in rows(project))
     assert len(core.sessions) <= TASKS * SAMPLES + cancelled
