@@ -225,6 +225,12 @@ class Host:
         """Rollouts that are under way right now."""
         return self._pool.in_flight
 
+    @property
+    def oldest(self) -> tuple[Rollout, float] | None:
+        """The rollout that has been in flight for the longest time, and when it started, in seconds since 1970."""
+        found = self._pool.oldest
+        return None if found is None else (found[0].rollout, found[1])
+
     # ---- planning
 
     def _new_run_id(self) -> str:

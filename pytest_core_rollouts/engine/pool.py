@@ -12,6 +12,7 @@ import collections
 import contextlib
 import resource
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
@@ -106,6 +107,7 @@ class Pool(Generic[JobT, ClientT, ResultT]):
         self._stop = Stop()
         self._ending = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
+        self._started: dict[int, tuple[JobT, float]] = {}
         self._idle: list[ClientT] = []
         self._released: list[ClientT] = []
         """Clients of jobs that run on without a place."""
@@ -127,6 +129,12 @@ class Pool(Generic[JobT, ClientT, ResultT]):
     def pending(self) -> int:
         """Number of jobs that were submitted and have not started."""
         return len(self._queue)
+
+    @property
+    def oldest(self) -> tuple[JobT, float] | None:
+        """The job that has been in flight for the longest time, and when it started, in seconds since 1970."""
+        with self._lock:
+            return next(iter(self._started.values()), None)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Run `callback` in the pool's thread. Does nothing before the first job and after the end."""
@@ -223,9 +231,11 @@ class Pool(Generic[JobT, ClientT, ResultT]):
                 job = self._queue.popleft()
             except IndexError:  # `stop` emptied the queue in between
                 return
-            self.started += 1
-            self.in_flight += 1
-            task = asyncio.ensure_future(self._run_one(job))
+            with self._lock:
+                self.started += 1
+                self.in_flight += 1
+                self._started[self.started] = job, time.time()
+            task = asyncio.ensure_future(self._run_one(job, self.started))
             self._running.add(task)
             task.add_done_callback(self._on_task_done)
 
@@ -238,7 +248,7 @@ class Pool(Generic[JobT, ClientT, ResultT]):
         self._running.discard(task)
         self._fill()
 
-    async def _run_one(self, job: JobT) -> None:
+    async def _run_one(self, job: JobT, number: int) -> None:
         client: ClientT | None = None
         try:
             client = self._idle.pop() if self._idle else self._connect()
@@ -253,6 +263,7 @@ class Pool(Generic[JobT, ClientT, ResultT]):
                     self._released.remove(client)
             with self._lock:
                 self.in_flight -= 1
+                del self._started[number]
                 over = self.fatal is not None and self.in_flight == 0
             if over:
                 self._on_end(self._reason)

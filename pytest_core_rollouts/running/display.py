@@ -6,13 +6,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import NamedTuple
 
 import pytest
 
-from pytest_core_rollouts.report.progress import Progress
+from pytest_core_rollouts.report.cells import clip
+from pytest_core_rollouts.report.progress import Progress, State
+from pytest_core_rollouts.text import one_line
 
 REDRAW = 0.5
 """Seconds between two drawings on a terminal."""
@@ -24,15 +25,6 @@ ERASE = "\x1b[K"
 """Erases a terminal's line from the cursor to its end."""
 
 
-class State(NamedTuple):
-    """The current state of a run."""
-
-    in_flight: int
-    """Rollouts in flight."""
-    waits: str
-    """What they wait for, other than their agents; "" for nothing."""
-
-
 class Display:
     """Draws a run's progress between the lines that pytest writes.
 
@@ -41,6 +33,8 @@ class Display:
 
     def __init__(self, config: pytest.Config, total: int, state: Callable[[], State], *, places: int = 1) -> None:
         self.progress = Progress(total, places)
+        if not _writes(self.progress.marks):
+            self.progress.marks = ("+", "-", "!")
         self._state = state
         self._reporter: pytest.TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
         if config.get_verbosity() < -1:
@@ -50,6 +44,7 @@ class Display:
         self._terminal = _terminal(config, self._reporter)
         self.hides_letters = self._terminal is not None and config.get_verbosity() <= 0
         """Whether the line replaces pytest's letter for each rollout."""
+        self._shows_failures = config.get_verbosity() == 0
         self._goes_back = config.getoption("capture", None) != "no"
         """Whether pytest's line continues where it was left, because nothing else was written after it."""
         self._drawn = False
@@ -67,14 +62,21 @@ class Display:
         with self._lock:
             if self._reporter is None:
                 return
-            in_flight, waits = self._state()
-            line = f"rollouts: {f'{waits}; ' if waits else ''}{self.progress.line(in_flight)}"
             if self._terminal is None:
                 self._next = now + LINE
-                self._write_line(self._reporter, line)
+                self._write_line(self._reporter, f"rollouts: {self.progress.line(self._state())}")
             else:
                 self._next = now + REDRAW
-                self._draw(self._reporter, self._terminal, line)
+                columns = max(0, _width(self._terminal) - ECHO)
+                self._draw(self._reporter, self._terminal, self.progress.line(self._state(), columns))
+
+    def show_failure(self, text: str) -> None:
+        """Write a line on a terminal whose letters are hidden, cut at its width. The report at the end has the rest."""
+        with self._lock:
+            if self._reporter is None or self._terminal is None or not self._shows_failures:
+                return
+            self._erase()
+            self._write_line(self._reporter, clip(one_line(text), _width(self._terminal) - 1))
 
     def _write_line(self, reporter: pytest.TerminalReporter, line: str) -> None:
         """Write a line to a log, also while pytest waits within a test and captures output."""
@@ -91,8 +93,7 @@ class Display:
             if self._column:
                 _write(terminal, "\n")
             self._drawn = True
-        text = line[: max(0, _width(terminal) - ECHO)]
-        _write(terminal, f"\r{text}{ERASE}")
+        _write(terminal, f"\r{line}{ERASE}")
 
     def _end_line(self, reporter: pytest.TerminalReporter) -> None:
         if self._writer is not None and self._writer.width_of_current_line:
@@ -167,6 +168,15 @@ def _terminal(config: pytest.Config, reporter: pytest.TerminalReporter | None) -
     if config.pluginmanager.hasplugin("sugar") or sys.__stdout__ is None or not sys.__stdout__.isatty():
         return None
     return os.dup(sys.__stdout__.fileno())
+
+
+def _writes(marks: Iterable[str]) -> bool:
+    """Whether the terminal's encoding has the characters."""
+    try:
+        "".join(marks).encode(getattr(sys.__stdout__, "encoding", None) or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _width(terminal: int) -> int:

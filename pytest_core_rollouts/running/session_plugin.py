@@ -260,7 +260,13 @@ class SessionPlugin:
             if properties.get("reused"):
                 self.run.reused.add(rollout_id)
             if (display := self.run.display) is not None:
-                display.progress.note(properties.get("reward"), properties.get("tokens"), report.duration)
+                reward, tokens = properties.get("reward"), properties.get("tokens")
+                solved = bool(properties.get("solved"))
+                display.progress.note(reward, tokens, report.duration, solved=solved)
+                if not solved and not hasattr(report, "wasxfail") and "status" in properties:
+                    mark = display.progress.marks[2 if reward is None else 1]
+                    what = f"{named.task_id} {named.agent.slug} {named.sample}: {_result_text(properties)}"
+                    display.show_failure(f"{mark} {what}")
                 display.tick()
 
     # ---- after the last one

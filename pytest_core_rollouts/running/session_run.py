@@ -30,11 +30,12 @@ from pytest_core_rollouts.engine.resume import Plan, Verdict, mark_run, resume_c
 from pytest_core_rollouts.options.settings import Settings
 from pytest_core_rollouts.records.record import RecordsError
 from pytest_core_rollouts.records.rows import count_planned
+from pytest_core_rollouts.report.progress import State
 from pytest_core_rollouts.results.comparison import Baseline
 from pytest_core_rollouts.results.gate import Identity
 from pytest_core_rollouts.rollout.attempts import Outcome
 from pytest_core_rollouts.running import gates
-from pytest_core_rollouts.running.display import Display, State
+from pytest_core_rollouts.running.display import Display
 from pytest_core_rollouts.running.project import ProjectGrading, places_of_run
 from pytest_core_rollouts.running.session_parts import (
     RESUMED_ROWS,
@@ -369,7 +370,9 @@ class SessionRun(ResultSource):
 
     def state(self) -> State:
         """Return the current state of this process."""
-        return State(self.host.in_flight, str(self.host.limit))
+        oldest = self.host.oldest
+        task, since = ("", 0.0) if oldest is None else (oldest[0].task.id, oldest[1])
+        return State(self.host.in_flight, str(self.host.limit), task, since)
 
     # ---- the end
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import tempfile
@@ -11,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Protocol
 
-from pytest_core_rollouts.running.display import State
+from pytest_core_rollouts.report.progress import State
 
 PREFIX = "pytest-core-rollouts-run-"
 
@@ -155,7 +156,7 @@ class SharedFolder:
     def publish(self, worker: str, state: State) -> None:
         """Publish a worker's state."""
         partial = self.path / f"{worker}.part"
-        partial.write_text(f"{state.in_flight} {state.waits}", encoding="utf-8")
+        partial.write_text(json.dumps(state), encoding="utf-8")
         partial.replace(self.path / f"{worker}.state")
 
     def forget(self, worker: str) -> None:
@@ -167,10 +168,13 @@ class SharedFolder:
         states = []
         for file in sorted(self.path.glob("*.state")):
             with suppress(FileNotFoundError):  # the worker has just ended
-                states.append(file.read_text(encoding="utf-8").partition(" "))
-        waits = [text for _, _, text in states if text]
+                states.append(State(*json.loads(file.read_text(encoding="utf-8"))))
+        waits = [state.waits for state in states if state.waits]
         others = f" (and {len(waits) - 1} of {len(states) - 1} other workers)" if len(waits) > 1 else ""
-        return State(sum(int(in_flight) for in_flight, _, _ in states), f"{waits[0]}{others}" if waits else "")
+        first = min((state for state in states if state.oldest), key=lambda state: state.since, default=State())
+        return State(
+            sum(state.in_flight for state in states), f"{waits[0]}{others}" if waits else "", first.oldest, first.since
+        )
 
     def add(self, kind: Literal["again", "reported"], rollout_ids: Iterable[str]) -> None:
         """Add to a list. "again": started by a worker that died, so look for their rows first. "reported": pytest has

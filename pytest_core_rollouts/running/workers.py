@@ -34,8 +34,9 @@ from pytest_core_rollouts.collecting.explain import explain_fault
 from pytest_core_rollouts.collecting.generated import find_generated
 from pytest_core_rollouts.collecting.nodeids import NamedRollout, NodeIds
 from pytest_core_rollouts.collecting.selection import Collected
+from pytest_core_rollouts.report.progress import State
 from pytest_core_rollouts.rollout.attempt_state import lost_record
-from pytest_core_rollouts.running.display import REDRAW, State
+from pytest_core_rollouts.running.display import REDRAW
 from pytest_core_rollouts.running.distribution import ShardScheduling, shard_of
 from pytest_core_rollouts.running.session_run import SessionRun
 from pytest_core_rollouts.running.shared_folder import SharedFolder
@@ -263,7 +264,7 @@ class Worker:
         self._busy: pytest.Session | None = None
         """The session, while a test that is not a rollout may be ended."""
         self._over = threading.Event()
-        self._published = State(0, "")
+        self._published = State()
         self._next = 0.0
 
     # ---- for the run (see `shared_folder.WorkerLink`)

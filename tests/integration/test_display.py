@@ -16,14 +16,14 @@ from fcntl import ioctl
 
 import pytest
 
-from pytest_core_rollouts.report.progress import Progress
+from pytest_core_rollouts.report.progress import Progress, State
 from pytest_core_rollouts.running import display
 from tests.integration.conftest import RIGHT, WRONG, Project, outcomes, text_of
 from tests.support.fake_core import FakeCore, Script
 from tests.support.running import PATIENCE
 
 WIDTH = 90
-LIVE = re.compile(r"rollouts: \d+/\d+ done")
+LIVE = re.compile(r"(?m)^\d+/\d+( [✓✗!]\d+)*( · .*)?$")
 
 
 class Screen:
@@ -146,17 +146,19 @@ def test_a_terminal_shows_one_line_that_is_redrawn(paced: Project, args: tuple[s
     for line in screen.live:  # nothing else was ever on it
         assert len(line) < WIDTH
         assert re.fullmatch(
-            r"rollouts: \d+/12 done(, \d+ in flight)?(, mean reward [\d.]+)?(, [\d.]+k tokens)?(, about \d+ s left)?",
+            r"\d+/12( [✓✗]\d+)*( · \d+ running(, oldest \d+ s( \S+)?)?)?( · [\d.]+k tokens)?( · ~\d+ s left)?",
             line,
         ), line
-    assert "mean reward 1.000" in " ".join(screen.live)
-    progress = re.findall(r"(\d+)/12 done.*?, ([\d.]+)k tokens", "\n".join(screen.live))
+    assert re.search(r"^[48]/12 ✓[48] ", "\n".join(screen.live), re.MULTILINE)
+    progress = re.findall(r"(\d+)/12 .*? · ([\d.]+)k tokens", "\n".join(screen.live))
     assert progress
     assert all(float(tokens) == 1.5 * int(done) for done, tokens in progress)
     assert "s left" in " ".join(screen.live)
-    in_flight = [int(number) for number in re.findall(r"(\d+) in flight", "\n".join(screen.live))]
+    in_flight = [int(number) for number in re.findall(r"(\d+) running", "\n".join(screen.live))]
     assert 1 <= max(in_flight) <= (2 if args == ("-n", "2") else 4)
     ran = screen.text.partition("= FAILURES")[0]
+    failures = re.findall(r"^✗ b default-default (\d): reward 0: \S.*$", ran, re.MULTILINE)  # as they happen
+    assert sorted(failures) == ([] if "-q" in args else ["0", "1", "2", "3"])
     assert "instruction.md" not in ran
     assert re.search(r"^12 rollouts +\[ *\d+%\]$", ran, re.MULTILINE), ran  # no percentage next to nothing
     unit = re.search(r"^(tests/test_unit.py )?\.\.(\s+\[ *\d+%\])?$", screen.text, re.MULTILINE)
@@ -175,13 +177,13 @@ def test_ctrl_c_is_followed_by_one_line_of_what_did_not_run(
     in_flight = 2 if workers else 4
 
     def ready(shown: bytes) -> bool:
-        return b"3/52 done, %d in flight" % in_flight in shown and len(core.sessions) == 3 + in_flight
+        return b"3/52 \xe2\x9c\x933 \xc2\xb7 %d running" % in_flight in shown and len(core.sessions) == 3 + in_flight
 
     screen, code = on_a_terminal(project, *args, width=45, interrupt=ready)
     assert code == 2, screen.text
     assert re.findall(r"^not run.*", screen.text, re.MULTILINE) == ["not run: 49 rollouts of 13 tasks (-v lists th"]
     assert f"interrupted: {in_flight} rollouts that were in flight" in screen.text
-    assert not re.search(r"3/52 done|\^C|reported to pytest", screen.text)
+    assert not re.search(r"3/52 |\^C|reported to pytest", screen.text)
     core.script = lambda body: Script(answer=RIGHT, usage={"total_tokens": 9_999_999})
     listed = project.run_apart(*args, "-v", "--rollout-resume", str(project.results[0]), "--rollout-max-tokens", "1")
     assert "not run: task-12 default-default 0-3" in listed.outlines
@@ -239,7 +241,7 @@ def test_errors_are_counted_in_the_line(project: Project, core: FakeCore) -> Non
     project.task("a", yaml="samples: 4")
     core.script = lambda body: Script(turn_status="failed", turn_seconds=float(body["metadata"]["sample"]))
     screen, _ = on_a_terminal(project, "tasks", "--rollout-retries", "0")
-    assert re.search(r"\d/4 done, \d in flight, 1 error, about", " ".join(screen.live)), screen.live
+    assert re.search(r"\d/4 .*!1 · \d running, .* · ~", "\n".join(screen.live)), screen.live
 
 
 def test_captured_output_does_not_contain_the_line(project: Project, core: FakeCore) -> None:
@@ -277,9 +279,9 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_log_gets_lines_at_intervals(paced: Project, args: tuple[str, ...]) -> None:
     result = paced.run("tasks", "tests", *args)
     assert outcomes(result) == {"passed": 10, "failed": 4}
-    live = [line for line in result.outlines if "rollouts: " in line and " done" in line]
+    live = [line for line in result.outlines if re.match(r"rollouts: \d+/", line)]
     assert 2 <= len(live) <= 20, text_of(result)
-    assert all(re.match(r"rollouts: \d+/12 done", line) for line in live), live
+    assert all(re.match(r"rollouts: \d+/12( [✓✗]\d+)* · ", line) for line in live), live
     assert not any("\r" in line for line in result.outlines)
     if args == ("-v",):
         verdicts = re.findall(r"^\S+::\S+ (?:PASSED|FAILED)", text_of(result), re.MULTILINE)
@@ -296,13 +298,26 @@ def test_a_short_run_prints_no_progress(project: Project) -> None:
     assert not [line for line in project.run("tasks").outlines if LIVE.search(line)]
 
 
-def test_the_progress_line_shows_counts_reward_errors_and_tokens() -> None:
+def test_the_progress_line_shows_counts_and_never_cuts_the_time_left() -> None:
     progress = Progress(total=40, places=8)
-    assert progress.line(8) == "0/40 done, 8 in flight"
-    progress.note(1.0, 1_200_000, 10.0)
-    progress.note(0.5, None, 20.0)
-    progress.note(None, None, 0.0)
-    assert progress.line(8) == "3/40 done, 8 in flight, mean reward 0.750, 1 error, 1.2M tokens, about 62 s left"
+    state = State(8, "", "sql/joins", time.time() - 372.5)
+    assert progress.line(State(8)) == "0/40 · 8 running"
+    progress.note(1.0, 1_200_000, 10.0, solved=True)
+    progress.note(0.5, None, 20.0, solved=False)
+    progress.note(None, None, 0.0, solved=False)
+    whole = "3/40 ✓1 ✗1 !1 · 8 running, oldest 6m12 sql/joins · 1.2M tokens · ~62 s left"
+    assert progress.line(state) == progress.line(state, len(whole)) == whole
+    shorter = [progress.line(state, columns) for columns in range(len(whole), 0, -1)]
+    assert all(len(line) <= columns for line, columns in zip(shorter, range(len(whole), 0, -1), strict=True))
+    assert list(dict.fromkeys(shorter))[:5] == [
+        whole,
+        "3/40 ✓1 ✗1 !1 · 8 running, oldest 6m12 sql/joins · ~62 s left",
+        "3/40 ✓1 ✗1 !1 · 8 running, oldest 6m12 · ~62 s left",
+        "3/40 ✓1 ✗1 !1 · 8 running · ~62 s left",
+        "3/40 ✓1 ✗1 !1 · ~62 s left",
+    ]
+    waiting = progress.line(State(8, "waiting for the Core: connection refused"), 60)
+    assert waiting == "3/40 ✓1 ✗1 !1 · ~62 s left · waiting for the Core: connection refused"[:60]
 
 
 @pytest.mark.parametrize(
@@ -312,5 +327,5 @@ def test_the_progress_line_shows_counts_reward_errors_and_tokens() -> None:
 def test_the_progress_line_estimates_the_time_left(total: int, places: int, done: int, seconds: float | None) -> None:
     progress = Progress(total, places)
     for _ in range(done):
-        progress.note(1.0, None, 10.0)
+        progress.note(1.0, None, 10.0, solved=True)
     assert progress.seconds_left == seconds
