@@ -56,13 +56,13 @@ def agents_from_options(values: OptionValues, core: str | None, dialect: Dialect
         agents += [
             _agent(values, harness, model) for harness in harnesses or [default] for model in models or [DEFAULT]
         ]
+    size = values.one("container-size", option_values.one_of(*CONTAINER_SIZES), None)
+    agents = [agent if agent.container_size else replace(agent, container_size=size) for agent in agents]
     agents = [agent if dialect is None else dialect.resolve(agent) for agent in agents]
     for agent in agents:
         if agent.harness_file is not None:
             _refuse_key_in(agent.harness_file)
     agents = _with_harness_config(values, agents)
-    size = values.one("container-size", option_values.one_of(*CONTAINER_SIZES), None)
-    agents = [agent if agent.container_size else replace(agent, container_size=size) for agent in agents]
     try:
         for agent in agents:
             check_agent(agent, embedded=None if core is None else core == EMBEDDED, dialect=dialect)

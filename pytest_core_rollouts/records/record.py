@@ -156,7 +156,8 @@ class RolloutRecord:
             "what the rollout ran with: timeout, network, protocol, base URL, tolerance, versions; never a key. "
             "`core`: the Core's URL, or `embedded`; `pass_threshold`: the smallest reward that passes, if it is not 1; "
             "`xfail`: it was expected to fail, and "
-            "no gate counts it; `failed_turns`: `zero` if a Turn that failed for an unnamed reason counts as reward "
+            "no gate counts it; `container_size`: that of the sandbox on OpenAI's service; "
+            "`failed_turns`: `zero` if a Turn that failed for an unnamed reason counts as reward "
             "0; `replay_of`: the file, run and rollout whose answer was graded again",
             _OBJECT,
             "fields",

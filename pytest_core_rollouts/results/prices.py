@@ -13,10 +13,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_core_rollouts.records.record import RolloutRecord, tokens_of
+from pytest_core_rollouts.tasks.matrix import CONTAINER_SIZES
 from pytest_core_rollouts.tasks.strict_yaml import Invalid, YamlError, describe, load_yaml
 
 REQUIRED: Final = ("input", "output")
 OPTIONAL: Final = ("input_cache_write", "input_cache_read")
+CONTAINER: Final = "container"
+"""The key of a file of prices that has the price of sandboxes on OpenAI's service, by size."""
+PRICED_MINUTES: Final = 20
+LEAST_MINUTES: Final = 5
 _MILLION = 1_000_000
 
 
@@ -60,14 +65,17 @@ class ModelPrices:
 
 @dataclass(frozen=True)
 class Prices:
-    """The prices of a file, by the model that rows name."""
+    """The prices of a file: of tokens by the model that rows name, and of PRICED_MINUTES of a container by its size."""
 
     path: Path
     models: Mapping[str, ModelPrices]
+    containers: Mapping[str, Fraction] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: Path) -> Prices:
         """Read a YAML or JSON file: `model: {input, output, input_cache_write, input_cache_read}`.
+
+        The key `container` has the prices of containers instead: `container: {small, medium, large}`.
 
         Raises PricesError.
         """
@@ -79,16 +87,34 @@ class Prices:
             raise PricesError(str(error)) from None
         if not file.values:
             raise PricesError(f"{path}: has no prices; write MODEL: {{input: 1.25, output: 10}}")
-        models = {}
-        for model, value in file.values.items():
+        models: dict[str, ModelPrices] = {}
+        containers: dict[str, Fraction] = {}
+        for name, value in file.values.items():
             try:
-                models[model] = _model_prices(value)
+                if name == CONTAINER:
+                    containers = _container_prices(value)
+                else:
+                    models[name] = _model_prices(value)
             except Invalid as invalid:
-                raise PricesError(str(file.error(invalid.problem, (model, *invalid.key)))) from None
-        return cls(path, models)
+                raise PricesError(str(file.error(invalid.problem, (name, *invalid.key)))) from None
+        return cls(path, models, containers)
 
     def cost(self, row: RolloutRecord) -> Fraction | None:
         """Return what all attempts of a row's rollout cost, in dollars; None: unknown."""
+        return sum_known([self._token_cost(row), self._container_cost(row)])
+
+    def _container_cost(self, row: RolloutRecord) -> Fraction | None:
+        """Return what the containers of a row's rollout cost: by the minute, with at least LEAST_MINUTES."""
+        size = row.settings.get("container_size")
+        if not self.containers or size is None or (row.session_id is None and row.attempt <= 1):
+            return Fraction(0)
+        price = self.containers.get(size) if isinstance(size, str) else None
+        if price is None or row.attempt > 1:  # how long the containers of earlier attempts lived is not in the row
+            return None
+        seconds = max(row.duration_s or 0.0, sum(row.timings.values()))
+        return max(LEAST_MINUTES, math.ceil(seconds / 60)) * price / PRICED_MINUTES
+
+    def _token_cost(self, row: RolloutRecord) -> Fraction | None:
         if row.spent == 0:
             return Fraction(0)
         prices = self.models.get(row.model)
@@ -127,9 +153,20 @@ def _model_prices(value: Any) -> ModelPrices:
     )
 
 
-def _price(name: str, value: Any) -> Fraction:
+def _container_prices(value: Any) -> dict[str, Fraction]:
+    if not isinstance(value, Mapping) or not value:
+        raise Invalid(
+            f"expected prices by size, got {describe(value)}; write {{small: 0.03, medium: 0.12, large: 0.48}}"
+        )
+    for size in value:
+        if size not in CONTAINER_SIZES:
+            raise Invalid(f"unknown size; use {', '.join(CONTAINER_SIZES)}", (size,))
+    return {size: _price(size, price, f"{PRICED_MINUTES} minutes") for size, price in value.items()}
+
+
+def _price(name: str, value: Any, of: str = "million tokens") -> Fraction:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        raise Invalid(f"expected dollars per million tokens, such as 1.25, got {describe(value)}", (name,))
+        raise Invalid(f"expected dollars per {of}, such as 1.25, got {describe(value)}", (name,))
     return Fraction(repr(value))
 
 

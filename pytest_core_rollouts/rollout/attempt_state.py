@@ -176,6 +176,7 @@ def _settings(rollout: Rollout) -> dict[str, Any]:
         **({"outputs": asdict(outputs)} if outputs is not None else {}),
         "protocol": rollout.agent.effective_protocol,
         "base_url": rollout.agent.base_url,
+        **({"container_size": rollout.agent.container_size} if rollout.agent.container_size else {}),
         **({"failed_turns": rollout.failed_turns} if rollout.failed_turns == "zero" else {}),
         **({"model_params": dict(rollout.model_params)} if rollout.model_params else {}),
         "versions": {"pytest-core-rollouts": __version__},

@@ -20,6 +20,8 @@ DialectName = Literal["openagentcore", "openai"]
 OPENAI_URL: Final = "https://api.openai.com/v1"
 OPENAI_HOST: Final = "api.openai.com"
 CODEX: Final = "codex"
+DEFAULT_SIZE: Final = "medium"
+"""The container that OpenAI's service gives a Session that asks for no size: it is named, so that rows can say it."""
 
 
 class Dialect(ABC):
@@ -104,7 +106,9 @@ class _OpenAI(Dialect):
     permissions = ("api.agents.read", "api.agents.write", "api.responses.write")
 
     def resolve(self, agent: Agent) -> Agent:
-        return replace(agent, harness=CODEX) if agent.harness == DEFAULT else agent
+        harness = CODEX if agent.harness == DEFAULT else agent.harness
+        resolved = replace(agent, harness=harness, container_size=agent.container_size or DEFAULT_SIZE)
+        return agent if resolved == agent else resolved
 
     def check(self, agent: Agent) -> None:
         if agent.harness not in (DEFAULT, CODEX):

@@ -42,6 +42,7 @@ def test_a_run_sends_what_the_service_takes(project: Project, core: FakeCore) ->
         for session in core.sessions.values()
     }
     assert sizes == {"gpt-6-astra": "small", "gpt-6-nova": "large"}
+    assert {row["model"]: row["settings"]["container_size"] for row in project.records} == sizes
     assert len({row["agent"]["digest"] for row in project.records}) == 2
 
 

@@ -76,6 +76,12 @@ def test_the_cost_of_a_row_is_that_of_all_its_attempts(
         ("m: {input: true, output: 1}", ":1: m.input: expected dollars per million tokens, such as 1.25, got true"),
         ("m: {input: 1, output: 1, cached: 1}", ":1: m.cached: unknown price; use input, output, input_cache_write"),
         ("m: {input: 1, output: 1}\nm: {input: 1, output: 1}", ":2: m: "),
+        ("container: {small: -1}", ":1: container.small: expected dollars per 20 minutes, such as 1.25, got -1"),
+        ("container: {tiny: 1}", ":1: container.tiny: unknown size; use small, medium, large"),
+        (
+            "container: 1",
+            ":1: container: expected prices by size, got 1; write {small: 0.03, medium: 0.12, large: 0.48}",
+        ),
         ("m: [", ":"),
     ],
 )
@@ -126,3 +132,23 @@ def test_reports_show_costs_and_what_is_unknown(
     (tmp_path / "bad.yaml").write_text("m: {input: -1, output: 1}")
     assert main(["report", str(tmp_path / "x.jsonl"), "--prices", str(tmp_path / "bad.yaml")]) == 4
     assert capsys.readouterr().err.startswith(f"ERROR: --prices: {tmp_path}/bad.yaml:1: m.input: expected dollars")
+
+
+@pytest.mark.parametrize(
+    ("fields", "cost"),
+    [
+        ({}, "0"),  # not on OpenAI's service
+        ({"settings": {"container_size": "small"}}, "0.0075"),  # five minutes at least
+        ({"settings": {"container_size": "small"}, "timings": {"turn": 250.0, "fetch": 51.0}}, "0.009"),  # six begun
+        ({"settings": {"container_size": "medium"}, "duration_s": 1200.0}, "0.12"),
+        ({"settings": {"container_size": "medium"}, "session_id": None}, "0"),
+        ({"settings": {"container_size": "large"}}, None),  # the file has no price for it
+        ({"settings": {"container_size": "small"}, "attempt": 2}, None),
+        ({"settings": {"container_size": 5}}, None),
+    ],
+)
+def test_the_time_of_containers_counts(tmp_path: Path, fields: dict[str, Any], cost: str | None) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("m: {input: 0, output: 0}\ncontainer: {small: 0.03, medium: 0.12}")
+    [row] = run({"a": (1.0,)}, model="m", **{"usage": usage(1, 1), "session_id": "s", **fields})
+    assert Prices.load(path).cost(row) == (None if cost is None else Fraction(cost))
