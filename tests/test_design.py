@@ -56,7 +56,10 @@ INSIDE = {
         "__init__ runner attempts attempt_state fetching session_creation adaptive_limit session_adoption "
         "session_deletion late_usage turn_watch poll_schedule dialects stopping witnesses"
     ),
-    "report": "__init__ history html html_data by changes markdown agents_table costs verdicts progress cells",
+    "report": (
+        "__init__ history html html_data html_baseline html_causes by changes markdown agents_table costs verdicts "
+        "progress cells"
+    ),
     "results": (
         "__init__ history gate gate_kinds scope comparison summary scores prices health number_text passing "
         "significance"

@@ -24,7 +24,7 @@ from pytest_core_rollouts.results.comparison import (
     missing_rows,
     newest_versions,
 )
-from pytest_core_rollouts.results.gate import GateError, judge, parse_gate, scope_problem
+from pytest_core_rollouts.results.gate import GateError, Judgment, judge, parse_gate, scope_problem
 from pytest_core_rollouts.results.gate_kinds import Gate
 from pytest_core_rollouts.results.prices import Prices, PricesError
 from pytest_core_rollouts.results.scope import tags_of
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     )
     if arguments.html is not None:
-        _write_html(arguments, [path for path, _ in files], baseline)
+        _write_html(arguments, [path for path, _ in files], baseline, judgments, prices)
     return 0 if all(judgment.passed for judgment in judgments) else 1
 
 
@@ -113,7 +113,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def _write_html(arguments: argparse.Namespace, files: Sequence[Path], baseline: Baseline | None) -> None:
+def _write_html(
+    arguments: argparse.Namespace,
+    files: Sequence[Path],
+    baseline: Baseline | None,
+    judgments: Sequence[Judgment],
+    prices: Prices | None,
+) -> None:
     """Write the report and print its path and size to stderr, because stdout has the Markdown."""
     try:
         written = write_html(
@@ -123,6 +129,8 @@ def _write_html(arguments: argparse.Namespace, files: Sequence[Path], baseline: 
             baseline=baseline,
             run_id=arguments.run,
             hide_expected=arguments.hide_expected,
+            judgments=judgments,
+            prices=prices,
         )
     except (HtmlReportError, RecordsError) as error:
         raise CommandError(f"--html: {error}") from None

@@ -23,6 +23,8 @@ LIMIT: Final = 120
 SEARCHED: Final = 10_000
 """Characters of a value that are searched for secrets; far more than are shown."""
 NO_REASON: Final = "no reason given"
+LACKING: Final = (MISSING, NOTHING)
+"""What a reason has in place of an answered value if there is none."""
 
 _ABOUT_THE_RUN = re.compile(
     r"attempt \d+: |waited \d|adopted a Session |the Core does not say |the Items could |the trajectory is cut "

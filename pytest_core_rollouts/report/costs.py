@@ -16,13 +16,14 @@ def cost_lines(summary: Summary) -> Iterator[str]:
     for agent in summary.agents:
         if agent.cost is not None:
             whose = f" of {escape(agent.label)}" if several else ""
-            yield f"- cost{whose}: {_clause(agent.cost, agent.tasks_solved.solved)}"
+            yield f"- cost{whose}: {cost_clause(agent.cost, agent.tasks_solved.solved)}"
     costs = [agent.cost for agent in summary.agents if agent.cost is not None]
     if several and costs:
-        yield f"- cost in all: {_clause(sum(costs, Cost()), 0)}"
+        yield f"- cost in all: {cost_clause(sum(costs, Cost()), 0)}"
 
 
-def _clause(cost: Cost, solved: int) -> str:
+def cost_clause(cost: Cost, solved: int) -> str:
+    """Return a cost, how much of it is unknown, and that of a solved task."""
     models = f"; no price of {listed(list(map(escape, sorted(cost.models))))}" if cost.unknown and cost.models else ""
     if cost.unknown == cost.rollouts:
         return f"unknown{models}"

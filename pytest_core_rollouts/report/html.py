@@ -26,13 +26,15 @@ from typing import Any
 from pytest_core_rollouts.records.kept_files import whole_file
 from pytest_core_rollouts.report.html_data import details, index, scan
 from pytest_core_rollouts.results.comparison import Baseline
+from pytest_core_rollouts.results.gate import Judgment
+from pytest_core_rollouts.results.prices import Prices
 
 PIECE = 1 << 20
 """Characters of JSON that are packed together; a longer rollout is a separate piece."""
 
 _SCRIPTS = (
     *("dom", "data", "text", "diff", "items", "charts", "lists", "outcomes", "figures"),
-    *("overview", "rollout", "pages", "baseline", "app"),
+    *("verdicts", "overview", "rollout", "pages", "baseline", "app"),
 )
 _LEVEL = 6
 
@@ -67,11 +69,15 @@ def write_html(
     baseline: Baseline | None = None,
     run_id: str | None = None,
     hide_expected: bool = False,
+    judgments: Sequence[Judgment] = (),
+    prices: Prices | None = None,
+    name: str | None = None,
 ) -> HtmlReport:
     """Write the report of all rows of `records_paths`, in their order, to `out`, and create missing folders.
 
     `items_limit` keeps that many Items of each rollout, from both ends. The run is compared with `baseline`. `run_id`
-    leaves out the rows of other runs, `hide_expected` leaves out expected values. The same files give the same bytes.
+    leaves out the rows of other runs, `hide_expected` leaves out expected values. `judgments` are shown first. With
+    `prices` it says what the run cost. `name` is the title of a run without labels. The same files give the same bytes.
 
     Raises RecordsError for a file that can't be read, and HtmlReportError if the report can't be written; `out` is then
     unchanged.
@@ -82,20 +88,26 @@ def write_html(
     if out.exists() and not out.is_file():  # the report would replace a device or a pipe
         raise HtmlReportError(f"{out}: is not a regular file; choose another path")
     found = scan(records_paths, run_id, hide_expected=hide_expected)
-    data = index(found, [path.name for path in records_paths], baseline)
+    data = index(found, [path.name for path in records_paths], baseline, judgments, prices)
     pieces = _Pieces(details(records_paths, found, items_limit=items_limit, hide_expected=hide_expected))
     try:
         with whole_file(out.resolve()) as file:  # the target of a link, not the link
-            for text in render(_title(data), _pack([json.dumps(data, separators=(",", ":"), allow_nan=False)]), pieces):
+            for text in render(
+                _title(data, name), _pack([json.dumps(data, separators=(",", ":"), allow_nan=False)]), pieces
+            ):
                 file.write(text.encode("utf-8"))
     except OSError as error:
         raise HtmlReportError(f"{out.resolve()}: can't write the HTML report: {error.strerror or error}") from error
     return HtmlReport(out, out.stat().st_size, len(found.rows), pieces.count)
 
 
-def _title(data: Mapping[str, Any]) -> str:
-    runs = [run["id"] for run in data["runs"]]
-    return f"Rollouts {runs[0]}" if len(runs) == 1 else f"Rollouts of {len(runs)} runs"
+def _title(data: Mapping[str, Any], name: str | None) -> str:
+    """Return what tells this report from others in a browser's tabs: the labels, else `name`, else the run."""
+    runs = data["runs"]
+    labels = runs[0]["labels"] if runs and all(run["labels"] == runs[0]["labels"] for run in runs) else {}
+    if labels or name:
+        return ", ".join(f"{key}={text}" for key, text in labels.items()) or str(name)
+    return f"Rollouts {runs[0]['id']}" if len(runs) == 1 else f"Rollouts of {len(runs)} runs"
 
 
 # Pieces

@@ -21,12 +21,15 @@ from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.records.rows import effective_rows, read_records, slim
 from pytest_core_rollouts.records.why import shown_why
-from pytest_core_rollouts.report.changes import could_see
-from pytest_core_rollouts.results.comparison import Baseline, Comparison, compare
-from pytest_core_rollouts.results.health import fault_kind
-from pytest_core_rollouts.results.number_text import between, decimal, p_value_text, signed
+from pytest_core_rollouts.report.costs import cost_clause
+from pytest_core_rollouts.report.html_baseline import compare_runs
+from pytest_core_rollouts.report.html_causes import Brief, causes
+from pytest_core_rollouts.results.comparison import Baseline
+from pytest_core_rollouts.results.gate import WORDS, Judgment
+from pytest_core_rollouts.results.gate_kinds import Verdict
+from pytest_core_rollouts.results.number_text import between
+from pytest_core_rollouts.results.prices import Cost, Prices
 from pytest_core_rollouts.results.scores import METRICS_SHOWN, AgentScore, Estimate
-from pytest_core_rollouts.results.significance import LEVEL
 from pytest_core_rollouts.results.summary import Summary, agent_key, summarize
 
 BRIEF = 240
@@ -63,22 +66,21 @@ class Scan:
 
     rows: Sequence[RolloutRecord]
     """Without Items, answers, reasons, notes and the end of a long error."""
-    briefs: Sequence[tuple[int, str]]
-    """For each row the number of its Items and why its reward is not 1."""
+    briefs: Sequence[Brief]
     positions: frozenset[int]
     """The positions of these rows among all rows that were read, counted from 0."""
     run_id: str | None
 
-    def summary(self) -> Summary:
-        return summarize(self.rows)
+    def summary(self, prices: Prices | None = None) -> Summary:
+        return summarize(self.rows, prices=prices)
 
 
 def scan(paths: Iterable[Path], run_id: str | None = None, *, hide_expected: bool = False) -> Scan:
     """Read every row once, or only those of one run. Raises RecordsError for a file that can't be read."""
     rows: list[RolloutRecord] = []
-    briefs: list[tuple[int, str]] = []
+    briefs: list[Brief] = []
     for record in _rows(paths, run_id):
-        briefs.append((len(record.items or ()), shown_why(record, hide_expected=hide_expected) or ""))
+        briefs.append(Brief.of(record, hide_expected=hide_expected))
         rows.append(slim(record, outputs=(), notes=(), error=record.error and record.error[:BRIEF]))
     positions = sorted(row.position for row in effective_rows(rows).values())
     return Scan([rows[at] for at in positions], [briefs[at] for at in positions], frozenset(positions), run_id)
@@ -93,9 +95,16 @@ def _path(reason: Any) -> str:
     return str(reason.get("path", "")) if isinstance(reason, dict) else str(reason)
 
 
-def index(found: Scan, files: Sequence[str], baseline: Baseline | None = None) -> dict[str, Any]:
+def index(
+    found: Scan,
+    files: Sequence[str],
+    baseline: Baseline | None = None,
+    judgments: Iterable[Judgment] = (),
+    prices: Prices | None = None,
+) -> dict[str, Any]:
     """Return the data of the overview and of the lists. Row r is the r-th effective row."""
-    summary = found.summary()
+    summary = found.summary(prices)
+    what_went_wrong, places = causes(found.rows, found.briefs)
     keys = {key: at for at, key in enumerate(sorted({agent_key(row) for row in found.rows}))}
     tasks = {task: at for at, task in enumerate(sorted({row.task for row in found.rows}))}
     runs = {run_id: at for at, run_id in enumerate(sorted({row.run_id for row in found.rows}))}
@@ -108,9 +117,12 @@ def index(found: Scan, files: Sequence[str], baseline: Baseline | None = None) -
         "runs": [_run(run_id, found.rows) for run_id in runs],
         "settings": _settings(found.rows),
         "outcomes": OUTCOMES,
-        "faults": _faults(found.rows),
+        "tags": _tags(found.rows, tasks),
+        "gates": [_verdict(judgment, name, row) for judgment in judgments for name, row in _by_agent(judgment)],
+        "cost": _cost(summary),
+        "causes": what_went_wrong,
         "warnings": summary.warnings,
-        "rollouts": _columns(found, tasks, keys, runs),
+        "rollouts": {**_columns(found, tasks, keys, runs), "cause": places},
         "baseline": None if baseline is None else compare_runs(summary, baseline, tasks, keys),
     }
 
@@ -130,20 +142,37 @@ def _columns(
         "reward": [row.reward for row in rows],
         "duration": [row.duration_s for row in rows],
         "tokens": [row.tokens for row in rows],
-        "items": [items for items, _ in found.briefs],
-        "brief": [brief for _, brief in found.briefs],
+        "items": [brief.items for brief in found.briefs],
+        "brief": [brief.why for brief in found.briefs],
+        "answer": [brief.answer for brief in found.briefs],
+        "found": [brief.found for brief in found.briefs],
         "xfail": [at for at, row in enumerate(rows) if row.xfail],  # their positions, because they are few
     }
 
 
-def _faults(rows: Sequence[RolloutRecord]) -> list[dict[str, Any]]:
-    """Return the kinds of errors, the most frequent first, with count and first row."""
-    kinds: dict[str, list[int]] = {}
-    for at, row in enumerate(rows):
-        if row.status != "completed" and not row.interrupted:
-            kinds.setdefault(fault_kind(row), []).append(at)
-    ordered = sorted(kinds.items(), key=lambda kind: (-len(kind[1]), kind[0]))
-    return [{"kind": kind, "count": len(places), "first": places[0]} for kind, places in ordered]
+def _tags(rows: Iterable[RolloutRecord], tasks: Mapping[str, int]) -> list[list[str]]:
+    """Return the tags of each task, of all its rows."""
+    tags: list[set[str]] = [set() for _ in tasks]
+    for row in rows:
+        tags[tasks[row.task]].update(map(str, row.tags))
+    return [sorted(of) for of in tags]
+
+
+def _cost(summary: Summary) -> str | None:
+    """Return what the run cost; None without prices."""
+    costs = [agent.cost for agent in summary.agents if agent.cost is not None]
+    return cost_clause(sum(costs, Cost()), 0) if costs else None
+
+
+def _by_agent(judgment: Judgment) -> Iterable[tuple[str | None, Verdict]]:
+    """Yield each agent's label and verdict; None and the verdict on the run if there is only one."""
+    if len(judgment.by_agent) < 2:
+        return [(None, Verdict(judgment.passed, judgment.text))]
+    return judgment.by_agent.items()
+
+
+def _verdict(judgment: Judgment, agent: str | None, verdict: Verdict) -> dict[str, Any]:
+    return {"gate": judgment.gate, "agent": agent, "verdict": WORDS[verdict.passed], "text": verdict.text}
 
 
 def _agent(agent: AgentScore, tasks: Mapping[str, int]) -> dict[str, Any]:
@@ -168,6 +197,7 @@ def _agent(agent: AgentScore, tasks: Mapping[str, int]) -> dict[str, Any]:
         "duration": agent.mean_duration,
         "tokens": agent.tokens,
         "tokensUnknown": agent.tokens_unknown,
+        "cost": None if agent.cost is None else str(agent.cost),
         "groups": dataclasses.asdict(agent.groups),
         "xfails": [[tasks[task.task], task.solved, task.graded, task.planned] for task in agent.xfails],
         "gained": [[tasks[task.task], task.solved, task.planned] for task in agent.gained],
@@ -310,79 +340,3 @@ def _cut(value: Any) -> Any:
 
 def _dump(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-
-# The baseline
-
-
-def compare_runs(
-    now: Summary, baseline: Baseline, tasks: Mapping[str, int], agents: Mapping[tuple[str, str, str, str], int]
-) -> dict[str, Any]:
-    """Return what changed for each agent, as JSON data. `tasks` and `agents` map ids and keys to positions."""
-    pairs = [(agents[_agent_key(agent)], agent, baseline.of(agent, now)) for agent in now.agents]
-    matched = [other for _, _, other in pairs if other is not None]
-    return {
-        "files": [baseline.path.name],
-        "agents": [
-            _compared_agent(at, compare(other, agent), tasks) for at, agent, other in pairs if other is not None
-        ],
-        "onlyNow": [agent.label for _, agent, other in pairs if other is None],
-        "onlyThen": [agent.label for agent in baseline.summary.agents if agent not in matched],
-    }
-
-
-def _agent_key(agent: AgentScore) -> tuple[str, str, str, str]:
-    return agent.harness, agent.model, agent.name or "", agent.digest
-
-
-def _compared_agent(at: int, comparison: Comparison, tasks: Mapping[str, int]) -> dict[str, Any]:
-    before, after = comparison.means
-    changed = sorted((one for one in comparison.tasks if one.difference), key=lambda one: (one.difference, one.task))
-    return {
-        "agent": at,
-        "before": decimal(before),
-        "after": decimal(after),
-        "change": _difference(comparison),
-        "p": p_value_text(comparison.p_these_tasks.value) if comparison.tasks else None,
-        "power": list(could_see(comparison.power)) if comparison.tasks else [],
-        "tasks": len(comparison.tasks),
-        "rows": [
-            {
-                "task": tasks[one.task],
-                "before": f"{one.before.solved}/{one.before.graded}",
-                "after": f"{one.after.solved}/{one.after.graded}",
-                "change": float(one.difference),
-                "text": signed(one.difference),
-                "p": p_value_text(one.p),
-                "corrected": p_value_text(one.corrected),
-                "sure": one.corrected <= LEVEL,
-            }
-            for one in changed
-        ],
-        "unchanged": len(comparison.tasks) - len(changed),
-        "leftOut": [
-            [text, list(names)]
-            for text, names in (
-                ("Task or grading changed, so not compared", comparison.changed),
-                ("No result now", comparison.ungraded),
-                ("No result before", comparison.unknown),
-                ("New", comparison.new),
-                ("Only in the baseline", comparison.gone),
-            )
-            if names
-        ],
-    }
-
-
-def _difference(comparison: Comparison) -> dict[str, Any]:
-    if comparison.difference is None:
-        return {"value": 0, "text": "n/a", "range": None, "sure": False}
-    interval = comparison.interval
-    ends = None if interval is None else f"{signed(interval[0])} to {signed(interval[1])}"
-    sure = bool(comparison.difference) and comparison.p_these_tasks.significant  # as the p next to it
-    return {
-        "value": float(comparison.difference),
-        "text": signed(comparison.difference),
-        "range": ends,
-        "sure": sure,
-    }

@@ -90,9 +90,14 @@ def fault_kind(row: RolloutRecord) -> str:
     """Return the kind of an error: its status and text without what differs between rollouts."""
     if not row.error:
         return f"{row.status}: {row.why}"  # the limit that was passed, for example
-    [first, *_] = row.error.splitlines() or [""]
+    return f"{row.status}: {without_specifics(row.error)}"
+
+
+def without_specifics(text: str) -> str:
+    """Return the first line of a text, shortened, without ids, times and sizes, which differ between rollouts."""
+    [first, *_] = text.splitlines() or [""]
     kind = _SPECIFIC.sub("*", first)
-    return f"{row.status}: {kind if len(kind) <= _KIND_LENGTH else kind[:_KIND_LENGTH] + '...'}"
+    return kind if len(kind) <= _KIND_LENGTH else f"{kind[:_KIND_LENGTH]}..."
 
 
 # Turns that failed

@@ -250,6 +250,9 @@ def _write_html(path: Path, ending: Ending) -> None:
             baseline=run.baseline,
             run_id=run.run_id,
             hide_expected=settings.hide_expected,
+            judgments=ending.judged.judgments,
+            prices=settings.prices,
+            name=", ".join(_relative(root, run.config.rootpath) for root in settings.roots),
         )
     except (HtmlReportError, RecordsError) as error:
         ending.problems.append(f"--rollout-html: {error}")

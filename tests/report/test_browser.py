@@ -52,7 +52,7 @@ def texts(page: Page, selector: str) -> list[str]:
 def test_the_overview_has_figures_curves_health_and_every_sample(viewer: Viewer, report: Path) -> None:
     page = viewer.open(report)
     assert "54 of 56 rollouts planned" in page.inner_text(".headline")
-    assert texts(page, "table.agents tbody th") == ["claude_sdk", "codex/gpt-x"]
+    assert texts(page, "table.agents tbody th") == ["codex\ngpt-x", "claude_sdk"]  # by mean
     assert texts(page, TASK_ROWS + " th") == list(TASKS)
     assert page.locator(".matrix a.sq").count() == 54
     assert page.locator(".matrix .o-not-run").count() == 2
@@ -113,9 +113,9 @@ def test_a_task_that_is_solved_for_the_first_time_is_shown_first(viewer: Viewer,
     results = {"gained": (1.0, 0.0), "still-beyond": (0.0, 0.0)}
     rows = [row(task, at, 0, one, **beyond) for task, both in results.items() for at, one in enumerate(both)]
     page = viewer.open(made(tmp_path, [RolloutRecord(**one) for one in rows]))
-    assert texts(page, ".gained") == ["Gained: gained by codex/gpt-x: 1 of 2 samples pass; its xfail can go"]
+    assert texts(page, ".verdict") == ["gained\ngained (codex/gpt-x): its xfail can go"]
     with turning(page):
-        page.click(".gained a")
+        page.click(".verdict a")
     assert page.inner_text("h1") == "gained"
 
 
@@ -178,7 +178,7 @@ def test_a_task_has_its_samples_and_its_instruction(viewer: Viewer, report: Path
     with turning(page):
         page.click("text=sales-by-region")
     assert page.locator(ROWS).count() == 8
-    heads = "Outcome, Agent, Sample, Reward, Duration, Tokens, Items, Why"
+    heads = "Outcome, Agent, Sample, Reward, Duration, Tokens, Items, Why, Answer"
     assert ", ".join(texts(page, "table.rollouts thead th")) == heads
     assert page.locator(".card").count() == 2
     page.click("summary:has-text('Instruction')")

@@ -207,7 +207,7 @@ def test_a_report_of_5000_rollouts_keeps_few_rows_on_the_page(viewer: Viewer, tm
     wait_until_drawn(page)
     assert page.locator("table.rollouts tbody tr:not([aria-hidden])").count() < 200
     with turning(page):
-        page.locator("table.rollouts tbody tr:has-text('task-312') td.num a").last.click()
+        page.locator("table.rollouts tbody tr:has-text('task-') td.num a").last.click()
     assert page.locator(".item").count() == 1
 
 

@@ -211,7 +211,7 @@ def test_what_a_stop_interrupted_has_a_row_and_counts_as_not_run(tmp_path: Path)
     assert [index["outcomes"][at] for at in index["rollouts"]["outcome"]] == ["solved", "not run", "cancelled"]
     [agent] = index["agents"]
     assert (agent["withoutRow"], agent["rows"]) == (agent["planned"] - 3, 2)
-    assert [fault["count"] for fault in index["faults"]] == [1]
+    assert [cause["count"] for cause in index["causes"]] == [1]
 
 
 def test_details_are_all_of_a_row_that_a_reader_needs(tmp_path: Path) -> None:
@@ -274,8 +274,10 @@ def test_the_baseline_is_compared_by_task(tmp_path: Path) -> None:
     [agent] = made["baseline"]["agents"]
     assert (agent["before"], agent["after"], agent["change"]["text"], agent["tasks"]) == ("1.000", "0.500", "-0.500", 2)
     assert [(made["tasks"][one["task"]], one["before"], one["after"]) for one in agent["rows"]] == [
-        ("worse", "2/2", "0/2")
+        ("worse", "2/2", "0/2"),
+        ("same", "2/2", "2/2"),
     ]
+    assert agent["rows"][0]["squares"] == [["solved", 1.0]] * 2
     assert ["New", ["new"]] in agent["leftOut"]
     assert ["Task or grading changed, so not compared", ["rewritten"]] in agent["leftOut"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +204,59 @@ def many_outcomes(samples: int = 4, seed: int = 3) -> list[RolloutRecord]:
                 fields = row(task, sample, agent, easy.get(task, draw.choice(results)))
                 rows.append(RolloutRecord(**fields, planned=plan[str(agent), task]))
     return rows
+
+
+SIXTEEN = (
+    *("finance/rebase-conflict", "finance/sitemap", "git/fx-rates", "git/rotate", "git/unicode-names", "logs/dates"),
+    *("logs/json-lines", "logs/windows", "parsing/count-errors", "parsing/invoice-totals", "parsing/top-customers"),
+    *("sql/csv-quotes", "sql/joins", "sql/ledger", "web/blame-owner", "web/broken-links"),
+)
+
+
+def sixteen_tasks(samples: int = 4, seed: int = 3, agents: Sequence[tuple[str, str]] = AGENTS) -> list[RolloutRecord]:
+    """Sixteen tasks of six areas, from hard to easy, with tags; `web/blame-owner` is expected to fail."""
+    draw = random.Random(seed)
+    plan = count_planned((str(agent), task) for agent in agents for task in SIXTEEN for _ in range(samples))
+    rows = []
+    for at, task in enumerate(SIXTEEN):
+        hardness = (at * 7 % 16) / 15
+        for harness, model in agents:
+            for sample in range(samples):
+                rows.append(_drawn(draw, task, sample, (harness, model), hardness, plan[str((harness, model)), task]))
+    return rows
+
+
+def _drawn(
+    draw: random.Random, task: str, sample: int, agent: tuple[str, str], hardness: float, planned: Mapping[str, int]
+) -> RolloutRecord:
+    result: float | str = 1.0
+    if draw.random() < hardness:
+        kinds: Sequence[float | str] = (0.0, "timeout", "failed", "error")
+        result = draw.choices(kinds, (72, 14, 5, 9))[0]
+    fields = row(
+        task, sample, 0, result, planned=planned, tags=[task.split("/")[0], "slow" if hardness > 0.7 else "quick"]
+    )
+    harness, model = agent
+    fields["rollout_id"] = f"20261129T120000Z-1f0c.{task.replace('/', '-')}.{harness}-{model}.{sample}"
+    fields |= {"harness": harness, "model": model, "agent": {"name": None, "digest": f"{harness}/{model}"}}
+    fields |= {"group_id": f"{task}.{harness}.{model}", "duration_s": round(draw.lognormvariate(3, 0.6), 1)}
+    if task == "web/blame-owner":
+        fields["settings"] = fields["settings"] | {"xfail": "too hard"}
+    if result == 0.0:
+        answered = draw.choice((342, 342, 300))
+        mistakes = (
+            [{"path": "total", "expected": 324, "answered": answered}],
+            [{"path": "names", "expected": ["Ada", "Grace"], "answered": "(missing)"}],
+            fields["reasons"],
+        )
+        fields["reasons"] = draw.choices(mistakes, (5, 2, 1))[0]
+    return RolloutRecord(**fields)
+
+
+def many_agents() -> list[RolloutRecord]:
+    """The same tasks by six agents, whose names are long."""
+    models = ("claude-sonnet-5", "gpt-5.5-codex-mini", "qwen3-coder-480b")
+    return sixteen_tasks(2, agents=[(harness, model) for harness in ("claude_sdk", "codex") for model in models])
 
 
 def write(path: Path, records: Sequence[RolloutRecord]) -> Path:

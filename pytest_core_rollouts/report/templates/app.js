@@ -3,8 +3,19 @@
 let report = null;
 let page = null;
 
-const EMPTY = { q: "", is: new Set(), agent: null, sort: "task", by: null, down: false };
-let state = { ...EMPTY, is: new Set() };
+const EMPTY = {
+  q: "",
+  is: new Set(),
+  agent: null,
+  tag: null,
+  xfail: false,
+  why: null,
+  sort: null,
+  group: null,
+  by: null,
+  down: false,
+};
+let state = { ...EMPTY };
 
 // Ids may hold anything, lone surrogates included, which cannot be part of an address.
 const encode = (text) => encodeURIComponent(text.replace(LONE, "\ufffd"));
@@ -23,10 +34,15 @@ const tell = (text) => {
 // Filters
 
 let words = [];
+let causes = null; // the causes that `state.why` names, each with a value or -1; null: any
+let filterText = ""; // the filter as the end of an address
 
 const matches = (row) =>
   (!state.is.size || state.is.has(row.outcome)) &&
   (state.agent === null || row.agent === state.agent) &&
+  (state.tag === null || report.tags[row.task].includes(state.tag)) &&
+  (!state.xfail || Boolean(row.xfail)) &&
+  (causes === null || causes.some(([cause, value]) => row.cause === cause && (value < 0 || row.value === value))) &&
   words.every((word) => haystack(row).includes(word));
 
 const haystack = (row) => {
@@ -36,25 +52,49 @@ const haystack = (row) => {
     row.id,
     row.outcome,
     `#${row.sample}`,
+    row.xfail ? "xfail" : "",
+    ...report.tags[row.task],
     row.brief,
+    row.answer,
+    row.found,
   ]
     .join("\n")
     .toLowerCase();
   return row.text;
 };
 
+const valueName = (cause, value) => `${cause.text}: ${value}`;
+
+const causesNamed = (name) =>
+  report.causes.flatMap((cause, at) => [
+    ...(cause.text === name ? [[at, -1]] : []),
+    ...cause.values.flatMap(([value], number) => (valueName(cause, value) === name ? [[at, number]] : [])),
+  ]);
+
 const setState = (next) => {
   state = next;
   words = state.q.toLowerCase().split(/\s+/).filter(Boolean);
+  causes = state.why === null ? null : causesNamed(state.why);
+  filterText = queryOf(state);
 };
 
-const query = () => {
+const query = () => filterText;
+
+const defaultSort = () => (report.tasks.length > MANY_TASKS ? "hardest" : "task");
+const shownSort = () => state.sort ?? defaultSort();
+
+const queryOf = (of) => {
   const params = new URLSearchParams();
-  if (state.q) params.set("q", state.q.replace(LONE, "\ufffd"));
-  if (state.is.size) params.set("is", [...state.is].join(","));
-  if (state.agent !== null) params.set("agent", String(state.agent));
-  if (state.sort !== "task") params.set("sort", state.sort);
-  if (state.by) params.set("by", state.by + (state.down ? "-" : ""));
+  const set = (name, value) => value && params.set(name, String(value).replace(LONE, "\ufffd"));
+  set("q", of.q);
+  set("is", [...of.is].join(","));
+  set("agent", of.agent === null ? "" : String(of.agent));
+  set("tag", of.tag);
+  set("xfail", of.xfail && "1");
+  set("why", of.why);
+  set("sort", of.sort !== defaultSort() && of.sort);
+  set("group", of.group);
+  set("by", of.by && of.by + (of.down ? "-" : ""));
   const text = params.toString();
   return text ? `?${text}` : "";
 };
@@ -67,7 +107,11 @@ const readQuery = (text) => {
     q: params.get("q") ?? "",
     is: new Set((params.get("is") ?? "").split(",").filter((name) => report.outcomes.includes(name))),
     agent: report.agents[agent] ? agent : null,
-    sort: params.get("sort") ?? "task",
+    tag: params.get("tag"),
+    xfail: params.has("xfail"),
+    why: params.get("why"),
+    sort: params.get("sort"),
+    group: params.get("group"),
     by: by ? by.replace(/-$/, "") : null,
     down: Boolean(by?.endsWith("-")),
   });
@@ -78,13 +122,14 @@ const go = (change) => {
   setState({ ...state, ...change });
   history.replaceState(null, "", `#${route().path}${query()}`);
   byId("search").value = state.q;
+  drawNav(route().path);
   for (const bar of document.querySelectorAll("[data-filters]"))
     bar.replaceWith(filterBar(JSON.parse(bar.dataset.filters) ? { sorts: SORTS } : {}));
   page.filtered?.();
 };
 
 const clearFilters = () => {
-  go({ ...EMPTY, is: new Set() });
+  go(EMPTY);
   byId("search").focus();
 };
 
@@ -123,6 +168,34 @@ const filterBar = ({ sorts }) => {
         ),
       ),
     ),
+    report.rows.some((row) => row.xfail) &&
+      h(
+        "button",
+        {
+          type: "button",
+          class: "chip",
+          id: "is-xfail",
+          "aria-pressed": String(state.xfail),
+          title: "Only rollouts that were expected to fail",
+          click: refocus("#is-xfail", () => go({ xfail: !state.xfail })),
+        },
+        "xfail",
+        h("span", { class: "muted" }, report.rows.filter((row) => row.xfail).length.toLocaleString("en")),
+      ),
+    state.why !== null &&
+      h(
+        "button",
+        {
+          type: "button",
+          class: "chip",
+          id: "is-why",
+          "aria-pressed": "true",
+          title: "Remove this filter",
+          click: refocus("#search", () => go({ why: null })),
+        },
+        h("span", { class: "name" }, oneLine(state.why, 100)),
+        h("span", { "aria-hidden": "true" }, "\u00d7"),
+      ),
     report.agents.length > 1 &&
       choice(
         "agent-choice",
@@ -131,18 +204,51 @@ const filterBar = ({ sorts }) => {
         String(state.agent ?? ""),
         (value) => go({ agent: value === "" ? null : Number(value) }),
       ),
+    allTags().length > 0 &&
+      choice(
+        "tag-choice",
+        "Tag",
+        [["", "all"], ...allTags().map((name) => [name, oneLine(name, 60)])],
+        state.tag ?? "",
+        (value) => go({ tag: value || null }),
+      ),
     sorts &&
       choice(
         "sort-choice",
         "Order",
         Object.entries(sorts).map(([key, [name]]) => [key, name]),
-        state.sort,
+        shownSort(),
         (value) => go({ sort: value }),
       ),
+    !sorts &&
+      choice(
+        "by-choice",
+        "Order",
+        [["", "task"], ...Object.entries(COLUMNS).map(([key, [name]]) => [key, name])],
+        state.by ?? "",
+        (value) => go({ by: value || null, down: NUMERIC.has(value) && value !== "sample" }),
+        "phones-only",
+      ),
+    sorts &&
+      groupings().length > 1 &&
+      choice("group-choice", "Group by", groupings(), state.group ?? "", (value) => go({ group: value || null })),
   );
 };
 
-const choice = (id, label, options, value, change) => {
+const allTags = () => [...new Set(report.tags.flat())].sort();
+
+const folderOf = (task) => {
+  const id = report.tasks[task];
+  return id.includes("/") ? id.slice(0, id.indexOf("/")) : "";
+};
+
+const groupings = () => [
+  ["", "nothing"],
+  ...(report.tasks.some((_, task) => folderOf(task)) ? [["folder", "folder"]] : []),
+  ...(allTags().length ? [["tag", "tag"]] : []),
+];
+
+const choice = (id, label, options, value, change, kind = "") => {
   const select = h(
     "select",
     {
@@ -154,7 +260,7 @@ const choice = (id, label, options, value, change) => {
     },
     options.map(([key, text]) => h("option", { value: key, selected: key === value }, text)),
   );
-  return h("label", { class: "choice" }, h("span", { class: "muted small" }, label), select);
+  return h("label", { class: `choice ${kind}` }, h("span", { class: "muted small" }, label), select);
 };
 
 // Addresses
@@ -182,14 +288,13 @@ const pageOf = (path) => {
   return missingPage("This address leads nowhere");
 };
 
-const scrolls = new Map();
+const left = new Map(); // where each page was left
 let shownPath = null;
 
 const draw = () => {
   const { path, search } = route();
-  if (shownPath !== null) scrolls.set(shownPath, scrollY);
-  // A page without its own filters keeps those of the list it was opened from.
-  if (path === "/" || path === "/rollouts") readQuery(search);
+  if (shownPath !== null) left.set(shownPath, { y: scrollY, at: page.cursor?.at, query: query() });
+  readQuery(search);
   byId("search").value = state.q;
   page?.stop?.();
   page = pageOf(path);
@@ -198,10 +303,21 @@ const draw = () => {
   replace(byId("main"), page.nodes);
   document.title = page.title ? `${page.title} \u00b7 ${baseTitle}` : baseTitle;
   drawNav(path);
-  scrollTo(0, path.startsWith("/rollout/") || path.startsWith("/task/") ? 0 : (scrolls.get(path) ?? 0));
+  returnTo(path.startsWith("/rollout/") ? undefined : left.get(path));
   page.ready?.then(() => {
     if (page.cursor?.at >= 0) move(0);
   });
+};
+
+/** Show the place where this page was left, and the row that had the keyboard. */
+const returnTo = (place) => {
+  scrollTo(0, place?.y ?? 0);
+  if (place?.at === undefined || place.query !== query() || !page.cursor) return;
+  const node = page.cursor.reveal(place.at);
+  if (!node) return;
+  page.cursor.at = place.at;
+  node.focus({ preventScroll: true });
+  node.scrollIntoView({ block: "nearest" });
 };
 
 const drawNav = (path) =>
@@ -211,7 +327,7 @@ const drawNav = (path) =>
       h(
         "a",
         {
-          href: `#${where}${where === "/" || where === "/rollouts" ? query() : ""}`,
+          href: `#${where}${query()}`,
           "aria-current": where === path ? "page" : null,
         },
         name,
@@ -235,13 +351,18 @@ const SHORTCUTS = [
 const move = (step) => {
   const cursor = page.cursor;
   if (!cursor || !cursor.count) return;
-  cursor.at = Math.min(cursor.count - 1, Math.max(0, (cursor.at ?? (step > 0 ? -1 : 1)) + step));
+  const from = cursor.at ?? (step > 0 ? -1 : 1);
+  const to = (at) => Math.min(cursor.count - 1, Math.max(0, at));
+  let next = to(from + step);
+  while (cursor.skips?.(next) && next !== to(next + (step || 1))) next = to(next + (step || 1));
+  if (cursor.skips?.(next)) return;
+  cursor.at = next;
   const node = cursor.reveal(cursor.at);
   if (!node) return;
   node.focus({ preventScroll: true });
   node.scrollIntoView({ block: cursor.block ?? "nearest" });
   const number = node.dataset.step;
-  if (number && page.row) history.replaceState(null, "", `${rolloutUrl(page.row)}/${number}`);
+  if (number && page.row) history.replaceState(null, "", rolloutUrl(page.row, number));
 };
 
 const openAt = () => {
@@ -268,8 +389,8 @@ const escape = () => {
       active.value = "";
       active.dispatchEvent(new Event("input"));
     } else active.blur();
-  } else if (page.up) location.hash = page.up + (page.up === "#/" ? query() : "");
-  else if (query()) go({ ...EMPTY, is: new Set() });
+  } else if (page.up) location.hash = page.up;
+  else if (query()) go(EMPTY);
 };
 
 const KEYS = {
@@ -296,7 +417,7 @@ const onKey = (event) => {
   if (event.key === "Enter" && event.target.closest("a, button, summary")) return;
   if (event.key === "Enter" && typing) {
     if (page.filtered) event.target.blur();
-    else location.hash = `#/rollouts${query()}`;
+    else location.hash = `#/rollouts${queryOf({ ...state, q: event.target.value })}`;
     return;
   }
   if (!Object.hasOwn(KEYS, event.key)) return;
@@ -379,9 +500,9 @@ const start = async () => {
   byId("brand").textContent = oneLine(baseTitle, 60);
   report = readIndex(await unpack(byId("index").textContent));
   byId("search").addEventListener("input", (event) => {
-    setState({ ...state, q: event.target.value });
-    if (page.filtered) go({});
+    if (page.filtered) go({ q: event.target.value });
   });
+  history.scrollRestoration = "manual";
   addEventListener("hashchange", draw);
   document.addEventListener("keydown", onKey);
   draw();

@@ -1,22 +1,5 @@
 // The page that compares with a baseline.
 
-const baselineHint = () =>
-  h(
-    "p",
-    { class: "callout" },
-    "Compared with ",
-    h("strong", null, oneLine(report.baseline.files.join(", "))),
-    ": ",
-    report.baseline.agents.map((one, at) => [
-      at ? " \u00b7 " : "",
-      report.agents.length > 1 && `${oneLine(report.agents[one.agent].label, 60)} `,
-      changeText(one.change),
-    ]),
-    !report.baseline.agents.length && "no agent in common",
-    " ",
-    h("a", { href: "#/baseline" }, "What changed"),
-  );
-
 // Colored only where chance does not explain it.
 const direction = (change, sure) => (sure && change > 0 ? "better" : sure && change < 0 ? "worse" : "");
 
@@ -25,7 +8,7 @@ const changeText = (change) =>
 
 const baselinePage = () => ({
   title: "Baseline",
-  up: "#/",
+  up: `#/${query()}`,
   nodes: [
     h("h1", null, "Compared with the baseline"),
     h(

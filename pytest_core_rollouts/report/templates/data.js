@@ -8,6 +8,13 @@ const unpack = async (base64) => {
   return JSON.parse(await new Response(stream).text());
 };
 
+const MANY_TASKS = 40; // above it the hardest tasks come first
+
+const means = (group) => {
+  const graded = group.filter((row) => row.reward !== null);
+  return graded.length ? graded.reduce((sum, row) => sum + row.reward, 0) / graded.length : null;
+};
+
 /** The rollouts of the index as objects, and what is looked up among them. */
 const readIndex = (data) => {
   const columns = data.rollouts;
@@ -24,6 +31,10 @@ const readIndex = (data) => {
     tokens: columns.tokens[at],
     items: columns.items[at],
     brief: columns.brief[at],
+    answer: columns.answer[at],
+    found: columns.found[at],
+    cause: columns.cause[at][0],
+    value: columns.cause[at][1],
   }));
   for (const at of columns.xfail) data.rows[at].xfail = true;
   data.byId = new Map(data.rows.map((row) => [row.id, row]));
@@ -32,6 +43,15 @@ const readIndex = (data) => {
   for (const cells of data.groups) {
     for (const rows of cells) rows.sort((a, b) => a.run - b.run || a.sample - b.sample || a.at - b.at);
   }
+  const hardness = data.groups.map((cells) => means(cells.flat()) ?? 2);
+  data.hardest = data.tasks.map((_, task) => task).sort((a, b) => hardness[a] - hardness[b] || a - b);
+  data.rank = [];
+  data.hardest.forEach((task, at) => {
+    data.rank[task] = data.tasks.length > MANY_TASKS ? at : task;
+  });
+  data.agentsByMean = data.agents
+    .map((_, at) => at)
+    .sort((a, b) => (data.agents[b].meanReward.value ?? -1) - (data.agents[a].meanReward.value ?? -1) || a - b);
   return data;
 };
 

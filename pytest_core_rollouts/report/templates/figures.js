@@ -16,6 +16,7 @@ const shownK = () => {
 const agentsTable = () => {
   const most = shownK();
   const tokens = report.agents.some((agent) => agent.tokens !== null);
+  const costs = report.agents.some((agent) => agent.cost !== null);
   const metrics = report.agents.some((agent) => agent.metrics.length);
   const heads = [
     "Agent",
@@ -28,16 +29,18 @@ const agentsTable = () => {
     "Graded",
     "Mean time",
     tokens && "Tokens",
+    costs && "Cost",
     metrics && "Metrics",
   ].filter(Boolean);
-  const numeric = new Set(["Tasks solved", "pass@1", `pass@${most}`, "Graded", "Mean time", "Tokens"]);
-  const body = report.agents.map((agent, at) => {
+  const numeric = new Set(["Tasks solved", "pass@1", `pass@${most}`, "Graded", "Mean time", "Tokens", "Cost"]);
+  const body = report.agentsByMean.map((at) => {
+    const agent = report.agents[at];
     const rows = report.rows.filter((row) => row.agent === at && !row.xfail);
     const pass = (k) => agent.passAt.find((point) => point.k === k)?.text ?? "n/a";
     return h(
       "tr",
       null,
-      h("th", { scope: "row" }, h("span", { class: "agent" }, agentName(at))),
+      h("th", { scope: "row" }, agentHead(at)),
       h(
         "td",
         { class: "figure" },
@@ -86,6 +89,7 @@ const agentsTable = () => {
           { class: "num", title: agent.tokensUnknown ? `Unknown for ${plural(agent.tokensUnknown, "rollout")}` : null },
           short(agent.tokens),
         ),
+      costs && h("td", { class: "num" }, agent.cost ?? "\u2013"),
       metrics &&
         h(
           "td",
@@ -96,12 +100,17 @@ const agentsTable = () => {
         ),
     );
   });
+  for (const row of body)
+    [...row.children].slice(1).forEach((cell, at) => {
+      cell.setAttribute("data-label", heads[at + 1]);
+      cell.replaceChildren(h("div", null, [...cell.childNodes])); // as a card on a phone, a cell has two columns
+    });
   return h(
     "div",
     { class: "scroll", tabindex: "0", role: "region", "aria-label": "Agents" },
     h(
       "table",
-      { class: "agents" },
+      { class: "agents cards-on-phones" },
       h(
         "thead",
         null,
@@ -319,31 +328,68 @@ const groupHealth = () =>
     }),
   );
 
-// Faults
+// What went wrong
 
-const MOST_FAULTS = 6;
+const MOST_CAUSES = 8;
+const MOST_VALUES = 3;
 
-const faults = () =>
-  report.faults.length > 0 &&
-  h(
+const causeUrl = (name) => `#/rollouts${queryOf({ ...EMPTY, why: name })}`;
+
+const causeValues = (cause) => {
+  const rest = cause.values.slice(MOST_VALUES);
+  return [
+    cause.values
+      .slice(0, MOST_VALUES)
+      .map(([value, count], at) => [
+        at ? ", " : ": ",
+        h("a", { href: causeUrl(valueName(cause, value)), class: "mono" }, oneLine(value, 60)),
+        ` \u00d7${count.toLocaleString("en")}`,
+      ]),
+    rest.length > 0 && `, ${plural(rest.length, "other value")}`,
+    cause.expected !== null && [
+      cause.values.length ? "; expected " : ", expected ",
+      h("span", { class: "mono" }, oneLine(cause.expected, 60)),
+    ],
+  ];
+};
+
+const causeEntry = (cause) => {
+  const row = report.rows[cause.first];
+  return h(
+    "li",
+    null,
+    glyph(row.outcome === "partial" ? "unsolved" : row.outcome),
+    h("span", { class: "num" }, cause.count.toLocaleString("en")),
+    h(
+      "span",
+      null,
+      h("span", { class: "visually-hidden" }, `${row.outcome}: `),
+      h(
+        "a",
+        { href: causeUrl(cause.text), class: "quiet-link", title: "Show these rollouts" },
+        oneLine(cause.text),
+      ),
+      causeValues(cause),
+    ),
+  );
+};
+
+const whatWentWrong = () => {
+  const { causes } = report;
+  if (!causes.length && !report.warnings.length) return null;
+  const rest = causes.slice(MOST_CAUSES);
+  return h(
     "section",
     { class: "panel", "aria-label": "What went wrong" },
     h("div", { class: "panel-head" }, h("h2", null, "What went wrong")),
     report.warnings.map((warning) => h("p", { class: "muted small" }, `warning: ${warning}`)),
-    h(
-      "ul",
-      { class: "faults" },
-      report.faults.slice(0, MOST_FAULTS).map(({ kind, count, first }) => {
-        const row = report.rows[first];
-        return h(
-          "li",
-          null,
-          glyph(row.outcome),
-          h("span", { class: "num" }, count.toLocaleString("en")),
-          h("a", { href: rolloutUrl(row), class: "quiet-link", title: oneLine(row.brief, 400) }, oneLine(kind)),
-        );
-      }),
-    ),
-    report.faults.length > MOST_FAULTS &&
-      h("p", { class: "muted small" }, `and ${plural(report.faults.length - MOST_FAULTS, "other kind")}`),
+    h("ul", { class: "faults" }, causes.slice(0, MOST_CAUSES).map(causeEntry)),
+    rest.length > 0 &&
+      h(
+        "details",
+        { class: "more-causes" },
+        h("summary", null, `${plural(rest.length, "other cause")}`),
+        h("ul", { class: "faults" }, rest.slice(0, 200).map(causeEntry)),
+      ),
   );
+};

@@ -3,7 +3,7 @@
 const NEAR = "1200px";
 
 /**
- * Fill `parent` with `entries`, `size` to a block. `block()` makes a block's element, `render(entry)` an entry's;
+ * Fill `parent` with `entries`, `size` to a block. `block()` makes a block's element, `render(entry, index)` an entry's;
  * `guess` is an entry's height in pixels before it is known. Gives `reveal(index)`, which makes that entry and returns it.
  */
 const lazyList = (parent, entries, { block, render, guess, size = 25 }) => {
@@ -19,7 +19,7 @@ const lazyList = (parent, entries, { block, render, guess, size = 25 }) => {
     if (one.filled) return;
     one.filled = true;
     one.node.style.height = "";
-    replace(one.node, entries.slice(one.from, one.from + size).map(render));
+    replace(one.node, entries.slice(one.from, one.from + size).map((entry, at) => render(entry, one.from + at)));
   };
   const hide = (one) => {
     // What was unfolded, or holds the focus, stays.

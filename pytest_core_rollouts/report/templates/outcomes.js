@@ -32,20 +32,23 @@ const glyph = (outcome, value) =>
       : GLYPHS[outcome],
   );
 
+const xfailTag = () => h("span", { class: "tag", title: "Expected to fail, so in no figure" }, "xfail");
+
 const badge = (row) =>
   h(
     "span",
     { class: "badge" },
     glyph(row.outcome, row.reward),
     row.outcome,
-    row.xfail && h("span", { class: "tag", title: "This rollout was expected to fail" }, "xfail"),
+    row.xfail && xfailTag(),
   );
 
-const rolloutUrl = (row) => `#/rollout/${encode(row.id)}`;
-const taskUrl = (task) => `#/task/${encode(report.tasks[task])}`;
+// Each address holds the filter, so that a reload, a shared link and Back keep it.
+const rolloutUrl = (row, step = "") => `#/rollout/${encode(row.id)}${step && `/${step}`}${query()}`;
+const taskUrl = (task) => `#/task/${encode(report.tasks[task])}${query()}`;
 
 const describeRow = (row) =>
-  `${oneLine(report.tasks[row.task], 80)}, ${oneLine(report.agents[row.agent].label, 60)}, sample ${row.sample}: ${row.outcome}${row.reward === null ? "" : `, reward ${reward(row.reward)}`}`;
+  `${oneLine(report.tasks[row.task], 80)}, ${oneLine(report.agents[row.agent].label, 60)}, sample ${row.sample}: ${row.outcome}${row.xfail ? ", xfail" : ""}${row.reward === null ? "" : `, reward ${reward(row.reward)}`}`;
 
 const square = (row) => {
   const link = h("a", {
@@ -64,5 +67,16 @@ const countOutcomes = (rows, withoutRow = 0) =>
   report.outcomes
     .map((name) => [name, rows.filter((row) => row.outcome === name).length + (name === "not run" ? withoutRow : 0)])
     .filter(([, count]) => count);
+
+/** An agent's name in two lines, so that a column is as wide as its squares. */
+const agentHead = (at) => {
+  const [first, ...rest] = oneLine(report.agents[at].label, 120).split("/");
+  return h(
+    "span",
+    { class: "agent-head" },
+    h("span", { class: "agent" }, seriesMark(at), h("span", { class: "name" }, first)),
+    rest.length > 0 && h("span", { class: "name second" }, rest.join("/")),
+  );
+};
 
 const agentName = (at) => [seriesMark(at), h("span", { class: "name" }, oneLine(report.agents[at].label, 120))];

@@ -29,42 +29,30 @@ const headline = () => {
   );
 };
 
-/** Tasks beyond agents that one of them has come to solve. */
-const gained = () =>
-  report.agents.flatMap((agent) =>
-    agent.gained.map(([task, solved, planned]) =>
-      h(
-        "p",
-        { class: "callout gained" },
-        "Gained: ",
+/** What was expected to fail: one line, whose counts are of all agents. */
+const expectedToFail = () => {
+  const counts = new Map();
+  for (const agent of report.agents)
+    for (const [task, solved, graded] of agent.xfails) {
+      const [before, of] = counts.get(task) ?? [0, 0];
+      counts.set(task, [before + solved, of + graded]);
+    }
+  return (
+    counts.size > 0 &&
+    h(
+      "p",
+      { class: "muted small xfails" },
+      "Expected to fail, in no figure: ",
+      [...counts].map(([task, [solved, graded]], at) => [
+        at ? ", " : "",
         h("a", { href: taskUrl(task) }, oneLine(report.tasks[task])),
-        ` by ${oneLine(agent.label, 60)}: ${solved} of ${plural(planned, "sample")} pass; its xfail can go`,
-      ),
-    ),
+        ` ${solved}/${graded}`,
+      ]),
+    )
   );
-
-const expectedToFail = () =>
-  report.agents
-    .filter((agent) => agent.xfails.length)
-    .map((agent) =>
-      h(
-        "p",
-        { class: "muted small xfails" },
-        `Expected to fail${report.agents.length > 1 ? ` by ${oneLine(agent.label, 60)}` : ""}, in no figure: `,
-        agent.xfails.map(([task, solved, graded], at) => [
-          at ? ", " : "",
-          h("a", { href: taskUrl(task) }, oneLine(report.tasks[task])),
-          ` ${solved}/${graded}`,
-        ]),
-      ),
-    );
+};
 
 // Matrix
-
-const means = (group) => {
-  const graded = group.filter((row) => row.reward !== null);
-  return graded.length ? graded.reduce((sum, row) => sum + row.reward, 0) / graded.length : null;
-};
 
 const spread = (cells) => {
   const known = cells.map(means).filter((value) => value !== null);
@@ -89,35 +77,76 @@ const SORTS = {
   slowest: ["Slowest first", (cells) => -Math.max(0, ...cells.flat().map((row) => row.duration ?? 0))],
 };
 
+const GROUPED = {
+  folder: (task) => [folderOf(task) || "no folder"],
+  tag: (task) => (report.tags[task].length ? report.tags[task] : ["no tag"]),
+};
+
+/** The tasks that match, in the order of the list; with groups, each group's head before its tasks. */
 const shownTasks = () => {
-  const by = SORTS[state.sort]?.[1] ?? SORTS.task[1];
-  return report.groups
+  const by = SORTS[shownSort()]?.[1] ?? SORTS.task[1];
+  const tasks = report.groups
     .map((cells, task) => ({ task, cells, key: by(cells) }))
     .filter(({ cells }) => cells.some((group) => group.some(matches)))
     .sort((a, b) => a.key - b.key || a.task - b.task);
+  const names = Object.hasOwn(GROUPED, state.group ?? "") ? GROUPED[state.group] : null;
+  if (!names) return tasks;
+  const groups = new Map();
+  for (const one of tasks)
+    for (const name of names(one.task)) groups.set(name, [...(groups.get(name) ?? []), one]);
+  return [...groups]
+    .sort(([a], [b]) => a.localeCompare(b, "en"))
+    .flatMap(([name, members]) => [{ head: name, members }, ...members]);
 };
 
-const matrixRow = ({ task, cells }) =>
+const groupHead = ({ head, members }) => {
+  const rows = members.flatMap(({ cells }) => cells.flat());
+  const agents = report.agents.filter((_, at) => state.agent === null || state.agent === at).length;
+  return h(
+    "tr",
+    { class: "group-head" },
+    h(
+      "th",
+      { scope: "rowgroup", colspan: String(agents + 1) },
+      h("strong", null, oneLine(head, 120)),
+      h(
+        "span",
+        { class: "muted small" },
+        ` ${plural(members.length, "task")}, ${rows.filter((row) => row.outcome === "solved").length.toLocaleString("en")} of ${plural(rows.length, "rollout")} solved`,
+      ),
+    ),
+  );
+};
+
+const matrixRow = (entry) => (entry.head ? groupHead(entry) : taskRow(entry));
+
+const taskRow = ({ task, cells }) =>
   h(
     "tr",
     { tabindex: "-1", "data-url": taskUrl(task), "aria-label": oneLine(report.tasks[task]) },
     h(
       "th",
       { scope: "row" },
-      h("a", { href: taskUrl(task), title: oneLine(report.tasks[task]) }, oneLine(report.tasks[task])),
+      h(
+        "div",
+        { class: "task-name" },
+        h("a", { href: taskUrl(task), title: oneLine(report.tasks[task]) }, oneLine(report.tasks[task])),
+        cells.some((group) => group.some((row) => row.xfail)) && xfailTag(),
+      ),
     ),
     cells.map(
       (group, at) =>
-        (state.agent === null || state.agent === at) && matrixCell(group, report.agents[at].missing[task] ?? 0),
+        (state.agent === null || state.agent === at) &&
+        matrixCell(group, report.agents[at].missing[task] ?? 0, report.agents[at].label),
     ),
   );
 
-const matrixCell = (group, missing) => {
+const matrixCell = (group, missing, label) => {
   const graded = group.filter((row) => row.reward !== null).length;
   const solved = group.filter((row) => row.outcome === "solved").length;
   return h(
     "td",
-    null,
+    { "data-label": label && oneLine(label, 60) },
     h(
       "div",
       { class: "cell" },
@@ -139,7 +168,7 @@ const matrix = (shown) => {
   const most = Math.max(1, ...report.groups.flat().map((group) => group.length));
   const table = h(
     "table",
-    { class: "matrix" },
+    { class: `matrix${agents.length > 2 ? " many" : ""}${agents.length > 1 ? " cards-on-phones" : ""}` },
     h("caption", { class: "visually-hidden" }, "Samples of each task by agent; each square is a rollout"),
     h(
       "thead",
@@ -148,11 +177,15 @@ const matrix = (shown) => {
         "tr",
         null,
         h("th", { scope: "col" }, "Task"),
-        agents.map((at) => h("th", { scope: "col" }, h("span", { class: "agent" }, agentName(at)))),
+        agents.map((at) =>
+          h("th", { scope: "col" }, agents.length > 2 ? agentHead(at) : h("span", { class: "agent" }, agentName(at))),
+        ),
       ),
     ),
   );
-  const lines = Math.ceil((most * 21) / Math.max(120, 700 / agents.length));
+  const room = Math.max(64, 900 / agents.length - 60);
+  table.style.setProperty("--room", `${room}px`);
+  const lines = Math.ceil((most * 21) / room);
   const list = lazyList(table, shown, {
     block: () => h("tbody"),
     render: matrixRow,
@@ -178,7 +211,11 @@ const overview = () => {
     const shown = shownTasks();
     const { node, list } = matrix(shown);
     page.list = list;
-    page.cursor = { count: shown.length, reveal: (at) => list.reveal(at) };
+    page.cursor = {
+      count: shown.length,
+      reveal: (at) => list.reveal(at),
+      skips: (at) => Boolean(shown[at]?.head),
+    };
     replace(
       matrixBox,
       shown.length
@@ -190,18 +227,17 @@ const overview = () => {
             h("button", { type: "button", class: "link", click: clearFilters }, "Clear them"),
           ),
     );
-    tell(`${plural(shown.length, "task")} shown`);
+    tell(`${plural(new Set(shown.map((one) => one.task).filter((task) => task !== undefined)).size, "task")} shown`);
   };
   page.filtered = draw;
   page.stop = () => page.list.stop();
   section.append(h("div", { class: "panel-head" }, h("h2", null, "Tasks")), filterBar({ sorts: SORTS }), matrixBox);
   page.nodes = [
     headline(),
-    report.baseline && baselineHint(),
-    gained(),
+    verdicts(),
     agentsTable(),
     expectedToFail(),
-    h("div", { class: "columns" }, curves(), h("div", { class: "stack" }, groupHealth(), faults())),
+    h("div", { class: "columns" }, curves(), h("div", { class: "stack" }, whatWentWrong(), groupHealth())),
     section,
   ];
   draw();

@@ -19,11 +19,12 @@ const orderedRows = () => {
   const turn = state.down ? -1 : 1;
   return rows.sort(
     (a, b) =>
-      (by ? turn * (by(a) - by(b)) : 0) || a.task - b.task || a.agent - b.agent || a.sample - b.sample || a.at - b.at,
+      (by ? turn * (by(a) - by(b)) : 0) ||
+      report.rank[a.task] - report.rank[b.task] || a.agent - b.agent || a.sample - b.sample || a.at - b.at,
   );
 };
 
-const rolloutRow = (row, columns) => {
+const rolloutRow = (row, columns, at) => {
   const cells = {
     outcome: () => badge(row),
     task: () => h("a", { href: taskUrl(row.task), class: "quiet-link" }, oneLine(report.tasks[row.task], 120)),
@@ -40,11 +41,17 @@ const rolloutRow = (row, columns) => {
       tabindex: "-1",
       "data-url": rolloutUrl(row),
       click: (event) => {
+        if (page.cursor) page.cursor.at = at; // Back returns to this row
         if (!event.target.closest("a") && !String(getSelection())) location.hash = rolloutUrl(row);
       },
     },
-    columns.map((key) => h("td", { class: NUMERIC.has(key) ? "num" : null }, cells[key]())),
-    h("td", { class: "brief muted", title: oneLine(row.brief, 400) }, oneLine(row.brief, 160)),
+    columns.map((key) => h("td", { class: NUMERIC.has(key) ? "num" : null, "data-label": COLUMNS[key][0] }, cells[key]())),
+    h("td", { class: "brief", "data-label": "Why", title: oneLine(row.brief, 400) }, oneLine(row.brief, 160)),
+    h(
+      "td",
+      { class: "answer mono muted", "data-label": "Answer", title: oneLine(row.answer, 400) },
+      oneLine(row.answer, 120),
+    ),
   );
 };
 
@@ -76,13 +83,13 @@ const rolloutTable = (rows, columns, sortable) => {
   };
   const table = h(
     "table",
-    { class: "rollouts" },
-    h("thead", null, h("tr", null, columns.map(head), h("th", { scope: "col" }, "Why"))),
+    { class: "rollouts cards-on-phones" },
+    h("thead", null, h("tr", null, columns.map(head), h("th", { scope: "col" }, "Why"), h("th", { scope: "col" }, "Answer"))),
   );
   const list = lazyList(table, rows, {
     block: () => h("tbody"),
-    render: (row) => rolloutRow(row, columns),
-    guess: 37,
+    render: (row, at) => rolloutRow(row, columns, at),
+    guess: innerWidth < 720 ? 250 : 37,
     size: 40,
   });
   return { node: h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Rollouts" }, table), list };
@@ -146,17 +153,25 @@ const taskPage = (id) => {
   };
   return {
     title: oneLine(id, 80),
-    up: "#/",
+    up: `#/${query()}`,
     stop: () => list.stop(),
     cursor: { count: rows.length, reveal: (at) => list.reveal(at) },
     nodes: [
       h(
         "nav",
         { class: "crumbs", "aria-label": "Breadcrumb" },
-        h("a", { href: "#/" }, "Tasks"),
+        h("a", { href: `#/${query()}` }, "Tasks"),
         h("span", { "aria-hidden": "true" }, "/"),
       ),
       h("h1", null, oneLine(id)),
+      h(
+        "p",
+        { class: "tags" },
+        rows.some((row) => row.xfail) && xfailTag(),
+        report.tags[task].map((name) =>
+          h("a", { class: "tag", href: `#/rollouts${queryOf({ ...EMPTY, tag: name })}` }, oneLine(name, 60)),
+        ),
+      ),
       h(
         "div",
         { class: "cards" },
@@ -208,7 +223,7 @@ const taskCard = (group, at, missing) => {
 
 const missingPage = (text) => ({
   title: "Not found",
-  up: "#/",
+  up: `#/${query()}`,
   nodes: [h("h1", null, "Not found"), h("p", null, text), h("p", null, h("a", { href: "#/" }, "Back to the overview"))],
 });
 
@@ -216,7 +231,7 @@ const missingPage = (text) => ({
 
 const runPage = () => ({
   title: "Run",
-  up: "#/",
+  up: `#/${query()}`,
   nodes: [
     h("h1", null, "Run details"),
     h("p", { class: "muted" }, `From ${report.files.map((name) => oneLine(name)).join(", ")}`),
