@@ -171,11 +171,14 @@ class Replayer:
     async def run(self, rollout: Rollout) -> Outcome:
         """Write and return the new row of one rollout."""
         source = self.replay.source(rollout)
-        record = replace(source, **self._identity(source, rollout), items=source.items if self.keep_items else None)
-        if _has_answer(source) and source.masked:
-            record = self._as_it_was(record, source, rollout)
-        elif _has_answer(source):
-            record = await self._graded(record, source, rollout)
+        fields = {**self._identity(source, rollout), "items": source.items if self.keep_items else None}
+        if not _has_answer(source):
+            record = replace(source, **fields)
+        elif source.masked:
+            record = replace(source, **{**fields, **self._old_grade(source, rollout, fields["notes"])})
+        else:
+            graded, note = await self._new_grade(source, rollout, fields["notes"])
+            record = self.explain(replace(source, **{**fields, **graded}), note)
         self.save(record)
         return Outcome(record)
 
@@ -212,18 +215,21 @@ class Replayer:
         size = source.planned.get("group")
         return {"group_id": source.group_id, "planned": {} if size is None else {"group": size}}
 
-    def _as_it_was(self, record: RolloutRecord, source: RolloutRecord, rollout: Rollout) -> RolloutRecord:
-        """The row with its old grade, where what was graded is no longer known."""
+    def _old_grade(self, source: RolloutRecord, rollout: Rollout, notes: Sequence[str]) -> dict[str, Any]:
+        """The fields of a row whose old grade stays, because what was graded is no longer known."""
         try:
             files = read_kept_files(self.replay.path, source.outputs)
         except RecordsError:  # missing or changed, but no grader is going to see them
             files = {}
         is_copied = files and rollout.rollout_id != source.rollout_id
         outputs = self.keep_files(rollout, source.attempt, files) if is_copied else source.outputs
-        return replace(record, outputs=outputs, notes=[*(note for note in record.notes if note != MASKED), MASKED])
+        return {"outputs": outputs, "notes": [*(note for note in notes if note != MASKED), MASKED]}
 
-    async def _graded(self, record: RolloutRecord, source: RolloutRecord, rollout: Rollout) -> RolloutRecord:
-        notes = [note for note in record.notes if not _OF_GRADING.match(note)]
+    async def _new_grade(
+        self, source: RolloutRecord, rollout: Rollout, notes: Sequence[str]
+    ) -> tuple[dict[str, Any], str | None]:
+        """The fields of a row that is graded again, and what its grade says about the answer as a whole."""
+        notes = [note for note in notes if not _OF_GRADING.match(note)]
         outputs: Sequence[Mapping[str, Any]] = source.outputs  # a row names its files, so that none is forgotten
         try:
             answer = _answer(source, read_kept_files(self.replay.path, source.outputs))
@@ -236,24 +242,22 @@ class Replayer:
             grade = await self._grade(answer, rollout)
         except GraderFailed as failure:
             policy = LocalFault(failure.code).policy
-            record = replace(record, status=policy.status, reward=policy.reward, error=str(failure))
-            return self.explain(replace(record, reasons=(), metrics={}, notes=notes, outputs=outputs), None)
+            fields = {"status": policy.status, "reward": policy.reward, "error": str(failure)}
+            return {**fields, "reasons": (), "metrics": {}, "notes": notes, "outputs": outputs}, None
         except RecordsError as failure:
-            record = replace(record, status="error", reward=None, error=str(failure))
-            return self.explain(replace(record, reasons=(), metrics={}, notes=notes, outputs=outputs), None)
+            fields = {"status": "error", "reward": None, "error": str(failure)}
+            return {**fields, "reasons": (), "metrics": {}, "notes": notes, "outputs": outputs}, None
         if grade.note and grade.note not in notes:
             notes.append(grade.note)
-        graded = replace(
-            record,
-            status="completed",
-            reward=grade.reward,
-            error=None,
-            reasons=[dict(vars(reason)) for reason in grade.reasons],
-            metrics=dict(grade.metrics),
-            outputs=outputs,
-            notes=notes,
-        )
-        return self.explain(graded, grade_note(rollout.task, answer, grade))
+        return {
+            "status": "completed",
+            "reward": grade.reward,
+            "error": None,
+            "reasons": [dict(vars(reason)) for reason in grade.reasons],
+            "metrics": dict(grade.metrics),
+            "outputs": outputs,
+            "notes": notes,
+        }, grade_note(rollout.task, answer, grade)
 
     async def _grade(self, answer: Answer, rollout: Rollout) -> Grade:
         if self.uses_builtin_grading(rollout.task) and _is_short(answer):

@@ -95,7 +95,7 @@ class RowStore:
     def explain(self, record: RolloutRecord, note: str | None = None) -> RolloutRecord:
         """Return the record with its `why`, without secrets and hidden values. `note`: the note of its grade."""
         why = why_text(record, note=note, masked=self.masked, hide_expected=self._hide_expected)
-        return replace(record, why=why)
+        return record if record.why == why else replace(record, why=why)
 
     # ---- writing
 

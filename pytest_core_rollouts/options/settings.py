@@ -35,7 +35,7 @@ from pytest_core_rollouts.secret_values import is_secret
 from pytest_core_rollouts.tasks.folders import find_task
 from pytest_core_rollouts.tasks.matrix import Agent, FailedTurns
 from pytest_core_rollouts.tasks.task import Task
-from pytest_core_rollouts.tasks.task_settings import Network
+from pytest_core_rollouts.tasks.task_settings import RUN_KEYS, Network
 
 MAX_LABELS = 8
 
@@ -131,10 +131,11 @@ class Settings:
     def env_problem(self, task: Task) -> str | None:
         """Return why the task may not read an environment variable that it names, or None."""
         agents_keys = {agent.api_key_env for agent in self.agents}
+        keys = {*self.secrets, *(os.environ.get(name) for name in RUN_KEYS)}  # also one that no agent of this run uses
         for variable, source in task.env.items():
             if isinstance(source, str):
                 continue
-            same = source.value is not None and is_secret(source.value) and source.value in self.secrets
+            same = source.value is not None and is_secret(source.value) and source.value in keys
             if same or source.name in agents_keys:
                 return (
                     f"env.{variable}: {source.name} holds a key of the run, which no task may read; "

@@ -79,20 +79,24 @@ def test_keys_of_agents_and_unlisted_names_are_refused_and_secrets_masked(
     """One run: a task each that takes an agent's key, the Core's key under another name, and an unlisted variable."""
     monkeypatch.setenv("TEAM_MODEL", "model-key-canary-1")
     monkeypatch.setenv("COPY", core.api_key)
+    monkeypatch.setenv("MODEL_API_KEY", "model-key-canary-3")
+    monkeypatch.setenv("MODEL_COPY", "model-key-canary-3")  # a key of the run, although no agent here uses it
     monkeypatch.setenv("DB_PASSWORD", "password-canary-2")
     monkeypatch.setenv("HOST_NAME", "host")
     project.write("agent.yaml", "harness: codex\nmodel: m\nbase_url: https://m.example/v1\napi_key_env: TEAM_MODEL\n")
-    project.ini("rollout_task_env = TEAM_MODEL COPY DB_PASSWORD")
-    for name, source in (("a", "TEAM_MODEL"), ("b", "COPY"), ("c", "HOST_NAME"), ("d", "DB_PASSWORD")):
+    project.ini("rollout_task_env = TEAM_MODEL COPY MODEL_COPY DB_PASSWORD")
+    named = {"a": "TEAM_MODEL", "b": "COPY", "c": "HOST_NAME", "d": "DB_PASSWORD", "e": "MODEL_COPY"}
+    for name, source in named.items():
         project.task(name, yaml=f"env: {{A: {{from_env: {source}}}}}", expected={"x": "password-canary-2"})
     args = ("tasks", "--rollout-agent", "agent.yaml", "--continue-on-collection-errors", "-p", "no:cacheprovider")
     result = project.run(*args)
-    assert outcomes(result) == {"errors": 3, "failed": 1}, text_of(result)
+    assert outcomes(result) == {"errors": 4, "failed": 1}, text_of(result)
     text = text_of(result)
     for name, problem in (
         ("a", "env.A: TEAM_MODEL holds a key of the run"),
         ("b", "env.A: COPY holds a key of the run"),
         ("c", "env.A: tasks may not read HOST_NAME"),
+        ("e", "env.A: MODEL_COPY holds a key of the run"),
     ):
         assert f"{project.path}/tasks/{name}/task.yaml: {problem}" in text
     [session] = core.sessions.values()
