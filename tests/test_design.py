@@ -46,7 +46,7 @@ INSIDE = {
     "cli": "history check compare export new_task reap report __init__",
     "checking": "__init__ collecting runs checks grading_checks",
     "running": (
-        "__init__ session_plugin pytest_files ending completion_order workers session_run gates project "
+        "__init__ session_plugin failed pytest_files ending completion_order workers session_run gates project "
         "distribution session_parts shared_folder display signals"
     ),
     "collecting": "__init__ generated selection shards collect explain nodeids inactive task_data",

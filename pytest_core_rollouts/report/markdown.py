@@ -24,6 +24,8 @@ FEW_TASKS = 10
 """Maximum number of tasks in a terminal without -v, which only shows those not always solved."""
 MAX_WHYS = 50
 """Maximum number of reasons why rewards are below 1."""
+FEW_WHYS = 5
+"""The same, in a terminal without -v."""
 FEW_KINDS = 3
 """Maximum number of kinds of errors in a terminal without -v."""
 GROUPS = (
@@ -37,19 +39,22 @@ def markdown(summary: Summary, *, verdicts: Sequence[str] = (), appendix: Sequen
     and pass^k, tasks, expected failures, why rewards are below 1, groups, and the texts in `appendix` (comparisons).
     """
     gates = "".join(f"- {prose(verdict)}\n" for verdict in verdicts)
-    parts = [*filter(None, (_header(summary), gates)), *_parts(summary)]
+    parts = [*filter(None, (_header(summary), gates)), *_parts(summary, None, whole=True)]
     return "\n".join([*parts, *appendix])
 
 
-def terminal(summary: Summary, width: int = 80, *, whole: bool = False, groups: bool = False) -> str:
+def terminal(
+    summary: Summary, width: int = 80, *, whole: bool = False, groups: bool = False, whys: bool = False
+) -> str:
     """Return the report for a terminal: with short heads, and without the least important columns if `width` is small.
 
     If not `whole`, it only has what needs attention: tasks that were not always solved, estimates if some were and some
-    were not, expected failures, and groups if `groups` is set. More than two agents are ranked by their mean reward.
+    were not, expected failures, groups if `groups` is set, and a few reasons why rewards are below 1 if `whys` is set.
+    More than two agents are ranked by their mean reward.
     """
     if len(summary.agents) > 2:
         summary = replace(summary, agents=tuple(sorted(summary.agents, key=_rank)))
-    return "\n".join([_header(summary), *_parts(summary, width=width, whole=whole, groups=groups or whole)])
+    return "\n".join([_header(summary), *_parts(summary, width, whole, groups=groups or whole, whys=whys or whole)])
 
 
 def _rank(agent: AgentScore) -> tuple[bool, float]:
@@ -57,7 +62,9 @@ def _rank(agent: AgentScore) -> tuple[bool, float]:
     return mean is None, 0.0 if mean is None else -float(mean)
 
 
-def _parts(summary: Summary, *, width: int | None = None, whole: bool = True, groups: bool = True) -> Iterator[str]:
+def _parts(
+    summary: Summary, width: int | None, whole: bool, *, groups: bool = True, whys: bool = True
+) -> Iterator[str]:
     if not summary.agents:
         return
     yield agents_table(summary, width)
@@ -79,8 +86,8 @@ def _parts(summary: Summary, *, width: int | None = None, whole: bool = True, gr
         yield tasks
     if xfails := _xfails(summary, width):
         yield xfails
-    if whole and (whys := _whys(summary, width)):
-        yield whys
+    if whys and (reasons := _whys(summary, width, MAX_WHYS if whole else FEW_WHYS)):
+        yield reasons
     if gained := _gained(summary, width):
         yield gained
     if changed := _changed(summary, width):
@@ -286,13 +293,13 @@ def _xfails(summary: Summary, width: int | None) -> str:
     return _list(lines, width)
 
 
-def _whys(summary: Summary, width: int | None) -> str:
+def _whys(summary: Summary, width: int | None, most: int) -> str:
     """Return why rewards are below 1, the most frequent first."""
     found = [(-count, task, agent.label, why) for agent in summary.agents for task, why, count in agent.whys]
     by = {agent.label: f" by {escape(agent.label)}" if len(summary.agents) > 1 else "" for agent in summary.agents}
     lines = [f"- {-count} x {escape(task)}{by[label]}: {prose(why)}" for count, task, label, why in sorted(found)]
-    if more := len(lines) - MAX_WHYS:
-        lines[MAX_WHYS:] = [f"- and {_counted(more, 'more reason')}"] if more > 0 else []
+    if more := len(lines) - most:
+        lines[most:] = [f"- and {_counted(more, 'more reason')}"] if more > 0 else []
     return f"Why rewards are below 1:\n\n{_list(lines, width)}" if lines else ""
 
 

@@ -59,7 +59,8 @@ class Ending:
         config = self.run.config
         terminal.write_sep("=", "rollouts")
         whole, width = terminal.verbosity > 0, config.get_terminal_writer().fullwidth
-        table = terminal_table(self.summary, width, whole=whole, groups=self._collects)
+        failed = bool(self.judged.judgments) and not self.judged.passed
+        table = terminal_table(self.summary, width, whole=whole, groups=self._collects, whys=failed)
         pairs = self.run.baseline is None and len(self.judged.comparisons) > 1 and not whole
         changes = () if pairs else self.judged.changes(width=width, whole=whole)
         for text in (table, *changes):

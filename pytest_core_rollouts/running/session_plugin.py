@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -19,6 +20,7 @@ from pytest_core_rollouts.options.activation import task_files
 from pytest_core_rollouts.options.settings import Settings, read_settings, settings_key
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.running import completion_order, ending, pytest_files
+from pytest_core_rollouts.running.failed import FailedRollouts
 from pytest_core_rollouts.running.session_run import SessionRun
 from pytest_core_rollouts.running.signals import Signals
 from pytest_core_rollouts.running.workers import Controller, Worker, mute_output
@@ -114,13 +116,6 @@ def _stopped(session: pytest.Session) -> bool:
     """Whether the session ended before its last item."""
     ran = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
     return bool(not ran or session.shouldstop or session.shouldfail)
-
-
-class FirstLineSummary(str):
-    """Why a rollout failed. Only its first line is formatted into pytest's summary, on CI and under -vv."""
-
-    def __format__(self, spec: str) -> str:
-        return format(self.partition("\n")[0], spec)
 
 
 class SessionPlugin:
@@ -231,8 +226,6 @@ class SessionPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, object, object]:
         named = self.node_ids.read(report.nodeid)
-        if named is not None and isinstance(report.longrepr, str) and not self.run.is_worker:
-            report.longrepr = FirstLineSummary(report.longrepr)
         with self._paused(report.nodeid):
             result = yield
         if named is not None:
@@ -312,12 +305,22 @@ class SessionPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, object, object]:
         """Write our summary last: pytest's list of failures would scroll the table away."""
+        failed = FailedRollouts(terminalreporter, self.node_ids.read)
+        failed.take()
+        failed.write_sections(self._address)
         result = yield
-        for line in outcome_lines(terminalreporter):
-            terminalreporter.write_line(line)
+        failed.put_back()
+        failed.write_lines(outcome_lines(terminalreporter))
         if self.ending is not None:
             self.ending.write(terminalreporter)
         return result
+
+    def _address(self, named: NamedRollout) -> str | None:
+        """Return where a rollout is in the HTML report; None without one."""
+        if self.ending is None or self.ending.html is None:
+            return None
+        rollout_id = self.run.rollout_id(named.task_id, named.agent, named.sample)
+        return f"{shown(self.ending.html.path, self.run.config)}#/rollout/{quote(rollout_id, safe='')}"
 
     def pytest_unconfigure(self) -> None:
         self.run.close()

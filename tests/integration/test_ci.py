@@ -82,8 +82,8 @@ def test_the_output_ends_with_the_table_and_the_paths(project: Project, core: Fa
     core.script = lambda body: Script(answer=WRONG)
     project.task()
     lines = project.run("tasks", "--samples", "2", "-rA", "--rollout-report", "report.md").outlines
-    table = next(at for at, line in enumerate(lines) if " rollouts =" in line)
-    assert sum("short test summary info" in line for line in lines[:table]) == 1
+    table = next(at for at, line in enumerate(lines) if "= rollouts =" in line)
+    assert sum("short summary of rollouts" in line for line in lines[:table]) == 1
     assert not any("FAILED" in line for line in lines[table:])
     assert lines[-3] == "report.md"
     assert lines[-2].startswith("runs/")

@@ -156,7 +156,7 @@ def test_a_terminal_shows_one_line_that_is_redrawn(paced: Project, args: tuple[s
     assert "s left" in " ".join(screen.live)
     in_flight = [int(number) for number in re.findall(r"(\d+) running", "\n".join(screen.live))]
     assert 1 <= max(in_flight) <= (2 if args == ("-n", "2") else 4)
-    ran = screen.text.partition("= FAILURES")[0]
+    ran = screen.text.partition("= FAILED ROLLOUTS")[0]
     failures = re.findall(r"^✗ b default-default (\d): reward 0: \S.*$", ran, re.MULTILINE)  # as they happen
     assert sorted(failures) == ([] if "-q" in args else ["0", "1", "2", "3"])
     assert "instruction.md" not in ran

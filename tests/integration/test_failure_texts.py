@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -23,7 +24,7 @@ def wrong(project: Project, core: FakeCore, *args: str, answer: bytes = json.dum
 
 
 def test_a_failure_shows_each_key_that_differs(project: Project, core: FakeCore) -> None:
-    text = wrong(project, core)
+    text = wrong(project, core, "-v")
     for lines in (
         "north:\n    expected 10\n    answered 11\n",
         "rows[1]:\n    expected 2\n    answered 5\n",
@@ -96,6 +97,32 @@ def test_hostile_characters_in_answers_are_escaped(project: Project, core: FakeC
     assert '    answered "\\ud835"' in text_of(result)
     assert "\x1b" not in text_of(result)
     assert len(project.records) == 4
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one-process", "workers"])
+def test_equal_failures_are_shown_once_and_each_has_a_line_that_is_not_cut(
+    project: Project, core: FakeCore, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
+) -> None:
+    project.task("a" * 60, expected={"x": 1})
+    project.task("b", expected={"x": 1})
+    project.write("tests/test_unit.py", "def test_unit():\n    assert 1 == 2\n")
+    core.script = lambda body: Script(answer=b'{"x": 1}' if body["metadata"]["sample"] == "2" else b'{"x": 2}')
+    monkeypatch.setenv("COLUMNS", "80")
+    result = project.run("tasks", "tests", "--samples", "4", "--rollout-html", "report.html", *workers)
+    assert outcomes(result) == {"passed": 2, "failed": 7}
+    text = text_of(result)
+    assert re.findall(r"^_+ (\S+ default-default .*?) _+$", text, re.MULTILINE) == [
+        f"{'a' * 60} default-default 0-1, 3",
+        "b default-default 0-1, 3",
+    ]
+    assert text.count("    answered 2") == 2
+    assert len(re.findall(r"^report\.html#/rollout/\S+\.b\.default-default\.[013]$", text, re.MULTILINE)) == 3
+    assert "Session" not in text.partition("= FAILED ROLLOUTS")[2]
+    ends = [line for line in result.outlines if line.startswith("FAILED tasks/")]
+    assert len(ends) == 6
+    assert all(line.endswith(" - reward 0: x: 1 expected, 2 answered") for line in ends)
+    assert sum(line.startswith("FAILED tests/test_unit.py::test_unit - ") for line in result.outlines) == 1
+    assert "short summary" not in text_of(project.run("tasks", "--tb=no", "-rN"))
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one-process", "worker"])
@@ -205,7 +232,7 @@ def test_a_failure_text_is_printed_once(
         *([verbosity] if verbosity == "-vv" else []),
         "--junitxml=junit.xml",
     )
-    summary = text_of(result).partition("short test summary info")[2].partition("= rollouts")[0].splitlines()[1:-1]
+    summary = text_of(result).partition("= short summary of rollouts")[2].partition("= rollouts")[0].splitlines()[1:-1]
     assert sorted(line.partition(": internal")[0].partition(": x")[0] for line in summary) == [
         "ERROR tasks/b/instruction.md::default-default-0 - failed, no reward: the Turn failed",
         "FAILED tasks/a/instruction.md::default-default-0 - reward 0",
