@@ -96,7 +96,7 @@ def test_in_rows_and_every_report(tasks: Project, capfd: pytest.CaptureFixture[s
     }
     shown = [json.loads(text)["why"] for text in details(tasks.results, found)]
     assert dict(zip(tasks_of, shown, strict=True)) == WHYS
-    assert "timeout: over the limit of 0.5 s" in [fault["kind"] for fault in data["faults"]]
+    assert "over the limit of 0.5 s" in [cause["text"] for cause in data["causes"]]
 
 
 def test_with_gates_and_hidden_values(tasks: Project) -> None:
