@@ -33,8 +33,8 @@ PIECE = 1 << 20
 """Characters of JSON that are packed together; a longer rollout is a separate piece."""
 
 _SCRIPTS = (
-    *("dom", "data", "text", "diff", "items", "charts", "lists", "outcomes", "figures"),
-    *("verdicts", "overview", "rollout", "pages", "baseline", "app"),
+    *("dom", "data", "text", "prose", "diff", "items", "find", "charts", "lists", "outcomes", "figures", "verdicts"),
+    *("overview", "trajectory", "rollout", "pages", "baseline", "app"),
 )
 _LEVEL = 6
 

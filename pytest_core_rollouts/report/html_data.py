@@ -288,6 +288,7 @@ def _detail(record: RolloutRecord, items_limit: int | None, hide_expected: bool)
         "outputs": record.outputs,
         "reasons": [_reason(reason, hide_expected) for reason in record.reasons],
         "metrics": record.metrics,
+        "earlierUsage": record.earlier_usage,
         "answer": None if record.answer is None else _text(record.answer, limit=None),
         "answerText": record.answer_text,
         "kept": record.items is not None,

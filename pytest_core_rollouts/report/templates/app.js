@@ -343,6 +343,7 @@ const SHORTCUTS = [
   ["n / p", "next / previous rollout"],
   ["/", "search"],
   ["Esc", "leave the search, or go up"],
+  ["] / [", "next / previous failed item"],
   ["e", "unfold or fold all output in view"],
   ["t", "switch the theme"],
   ["?", "this list"],
@@ -357,6 +358,7 @@ const move = (step) => {
   while (cursor.skips?.(next) && next !== to(next + (step || 1))) next = to(next + (step || 1));
   if (cursor.skips?.(next)) return;
   cursor.at = next;
+  cursor.moved?.(next);
   const node = cursor.reveal(cursor.at);
   if (!node) return;
   node.focus({ preventScroll: true });
@@ -404,6 +406,8 @@ const KEYS = {
     byId("search").focus();
     byId("search").select();
   },
+  "]": () => page.nextBad?.(1),
+  "[": () => page.nextBad?.(-1),
   e: unfoldAll,
   t: () => switchTheme(),
   "?": () => showHelp(),

@@ -90,8 +90,11 @@ const valueNode = (text, other, kind) => {
     : h("div", { class: "text mono", dir: "auto" }, marked(text, SPECIAL.has(other) ? undefined : other, kind));
 };
 
-/** The places where the answer differs, as a table. */
+const MOST_REASONS = 8;
+
+/** The places where the answer differs, as a table; of many, the first ones until more are asked for. */
 const reasonsTable = (reasons) => {
+  const rest = reasons.length > MOST_REASONS + 1 ? reasons.slice(MOST_REASONS) : [];
   const hidden = reasons.every((reason) => reason.expected === undefined);
   const heads = ["Place", !hidden && "Expected", "Answered"].filter(Boolean);
   return h(
@@ -112,10 +115,32 @@ const reasonsTable = (reasons) => {
       h(
         "tbody",
         null,
-        reasons.map((reason) => reasonRow(reason, hidden)),
+        reasons.slice(0, reasons.length - rest.length).map((reason) => reasonRow(reason, hidden)),
+        rest.length > 0 && moreReasons(rest, hidden, heads.length),
       ),
     ),
   );
+};
+
+const moreReasons = (rest, hidden, columns) => {
+  const line = h(
+    "tr",
+    null,
+    h(
+      "td",
+      { colspan: String(columns) },
+      h(
+        "button",
+        {
+          type: "button",
+          class: "fold",
+          click: () => line.replaceWith(...rest.map((reason) => reasonRow(reason, hidden))),
+        },
+        `\u22ef ${rest.length.toLocaleString("en")} more`,
+      ),
+    ),
+  );
+  return line;
 };
 
 const reasonRow = (reason, hidden) => {

@@ -268,28 +268,74 @@ const stepsOf = (items, gap) => {
 
 const stepText = (step) => (step.gap ? "" : JSON.stringify([step.item, step.result ?? null]).toLowerCase());
 
-const renderStep = (step) => {
+const isBadStep = (step) => !step.gap && (isBad(step.item) || Boolean(step.result?.error));
+
+/** Copy a text; a browser may refuse its clipboard to a file, so the old way is tried too. */
+const copyText = async (text) => {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = h("textarea", { class: "visually-hidden", "aria-hidden": "true" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  tell("Copied");
+};
+
+/** What a reader wants to paste: a command, a message's text, or else the data. */
+const copiedText = (item, result) => {
+  if (item?.type === "command_execution") return innerCommand(pretty(item.command ?? ""));
+  if (item?.type === "message" && Array.isArray(item.content))
+    return item.content.map((part) => (typeof part === "string" ? part : (part?.text ?? pretty(part)))).join("\n");
+  return JSON.stringify(result ? [item, result] : item, null, 2);
+};
+
+const itemTools = (row, number, item, result, raw) => [
+  h(
+    "button",
+    {
+      type: "button",
+      class: "quiet raw copy",
+      title: "Copy the command, the text or the data",
+      "aria-label": `Copy item ${number}`,
+      click: async (event) => {
+        await copyText(copiedText(item, result));
+        event.target.textContent = "copied";
+      },
+    },
+    "copy",
+  ),
+  h(
+    "a",
+    { class: "quiet raw", href: rolloutUrl(row, number), "aria-label": `Link to item ${number}`, title: "Link to this item" },
+    "link",
+  ),
+  raw,
+];
+
+const renderStep = (step, row) => {
   if (step.gap)
     return h("div", { class: "gap" }, `${plural(step.gap, "item")} left out of this report; the JSONL has them all`);
   const { item, number, result } = step;
   const type = typeOf(item);
   const body = h("div", { class: "item-body" });
   const show = () => replace(body, type.body(item, result));
+  const data = () =>
+    replace(body, textBlock(JSON.stringify(result ? [item, result] : item, null, 2), { label: "data", tail: false }));
   const raw = h(
     "button",
     {
       type: "button",
-      class: "quiet raw",
+      class: "quiet raw as-data",
       "aria-pressed": "false",
       title: "Show this item as data",
       click: () => {
         const on = raw.getAttribute("aria-pressed") !== "true";
         raw.setAttribute("aria-pressed", String(on));
-        if (on)
-          replace(
-            body,
-            textBlock(JSON.stringify(result ? [item, result] : item, null, 2), { label: "data", tail: false }),
-          );
+        if (on) data();
         else show();
       },
     },
@@ -307,7 +353,7 @@ const renderStep = (step) => {
   return h(
     "article",
     {
-      class: `item k-${kindOf(item)}${isBad(item) || result?.error ? " bad" : ""}`,
+      class: `item k-${kindOf(item)}${isBadStep(step) ? " bad" : ""}`,
       tabindex: "-1",
       "data-step": String(number),
       "aria-label": `${number}: ${type.name(item)}`,
@@ -317,7 +363,7 @@ const renderStep = (step) => {
       { class: "item-head" },
       h("span", { class: "number", "aria-hidden": "true" }, String(number)),
       h("h3", null, type.name(item)),
-      h("span", { class: "item-meta" }, type.meta(item), raw),
+      h("span", { class: "item-meta" }, type.meta(item), itemTools(row, number, item, result, raw)),
     ),
     body,
   );

@@ -100,6 +100,7 @@ const grading = (row, detail) => {
       ),
       reasonsTable(detail.reasons),
     ],
+    detail.verifier && verifierOutput(detail.verifier),
     Object.keys(detail.metrics).length > 0 && [
       h("h2", null, "Metrics"),
       h(
@@ -137,6 +138,51 @@ const grading = (row, detail) => {
     answer,
   );
 };
+
+const PHASES = {
+  create: "create the Session",
+  prepare: "prepare the sandbox",
+  turn: "the agent's work",
+  fetch: "fetch the answer",
+  grade: "grade it",
+};
+
+/** Where the time went, as a bar. */
+const phases = (detail) => {
+  const known = Object.keys(PHASES).filter((name) => typeof detail.timings?.[name] === "number");
+  const total = known.reduce((sum, name) => sum + detail.timings[name], 0);
+  if (!total) return null;
+  return h(
+    "section",
+    { class: "phases", "aria-label": "Time" },
+    outcomeBar(
+      known.map((name) => [`p-${name}`, detail.timings[name], `s ${name}`]),
+      total,
+    ),
+    h(
+      "ul",
+      { class: "health-list" },
+      known.map((name) =>
+        h("li", { title: PHASES[name] }, h("span", { class: `dot f-p-${name}` }), `${name} ${seconds(detail.timings[name])}`),
+      ),
+    ),
+  );
+};
+
+/** What the task's own tests printed. */
+const verifierOutput = ({ exit, seconds: took, output: text }) =>
+  h(
+    "details",
+    { class: "fold-box verifier", open: Boolean(exit) },
+    h(
+      "summary",
+      null,
+      "Verifier ",
+      exit !== null && exit !== undefined && tag(`exit ${exit}`, exit === 0 ? "good" : "bad"),
+      typeof took === "number" && ` ${seconds(took)}`,
+    ),
+    text ? textBlock(String(text), { nodes: terminal, label: "output" }) : h("p", { class: "muted" }, "No output"),
+  );
 
 const particulars = (row, detail) => {
   const rows = [
@@ -185,100 +231,6 @@ const dataList = (value) =>
       ),
     );
 
-// Trajectory
-
-const KIND_NAMES = { agent: "Messages", shell: "Commands", tool: "Tools", reasoning: "Reasoning" };
-
-const trajectory = (detail, page, start) => {
-  const steps = stepsOf(detail.items, detail.gap);
-  const box = h("div", { class: "trajectory" });
-  const said = h("span", { class: "muted small" });
-  const wanted = { kinds: new Set(), text: "", bad: false };
-  const draw = (focus) => {
-    page.list?.stop();
-    const text = wanted.text.toLowerCase();
-    const shown = steps.filter((step) =>
-      step.gap
-        ? !text && !wanted.bad && !wanted.kinds.size
-        : (!wanted.kinds.size || wanted.kinds.has(kindOf(step.item))) &&
-          (!wanted.bad || isBad(step.item) || step.result?.error) &&
-          (!text || stepText(step).includes(text)),
-    );
-    box.replaceChildren();
-    page.list = lazyList(box, shown, {
-      block: () => h("div", { class: "block" }),
-      render: renderStep,
-      guess: 160,
-      size: 12,
-    });
-    page.cursor = { count: shown.length, reveal: (at) => page.list.reveal(at), block: "start" };
-    if (!shown.length)
-      box.append(
-        h(
-          "p",
-          { class: "empty" },
-          steps.length ? "No item matches" : detail.kept ? "The trajectory is empty" : "No trajectory was kept",
-        ),
-      );
-    said.textContent =
-      shown.length === steps.length
-        ? plural(detail.items.length, "item")
-        : `${shown.length.toLocaleString("en")} of ${plural(steps.length, "step")}`;
-    if (focus !== undefined) page.cursor.at = shown.findIndex((step) => step.number === focus);
-  };
-  const kinds = Object.entries(KIND_NAMES).filter(([kind]) =>
-    steps.some((step) => !step.gap && kindOf(step.item) === kind),
-  );
-  const toggle = (button, change) => {
-    const on = button.getAttribute("aria-pressed") !== "true";
-    button.setAttribute("aria-pressed", String(on));
-    change(on);
-    draw();
-  };
-  const chip = (text, change) => {
-    const button = h(
-      "button",
-      { type: "button", class: "chip", "aria-pressed": "false", click: () => toggle(button, change) },
-      text,
-    );
-    return button;
-  };
-  const bad = steps.filter((step) => !step.gap && (isBad(step.item) || step.result?.error)).length;
-  draw(start);
-  return h(
-    "section",
-    { class: "trajectory-section", "aria-label": "Trajectory" },
-    h(
-      "div",
-      { class: "panel-head sticky" },
-      h("h2", null, "Trajectory"),
-      said,
-      h(
-        "div",
-        { class: "chips push" },
-        kinds.length > 1 &&
-          kinds.map(([kind, name]) => chip(name, (on) => (on ? wanted.kinds.add(kind) : wanted.kinds.delete(kind)))),
-        bad > 0 &&
-          chip(`Failed (${bad.toLocaleString("en")})`, (on) => {
-            wanted.bad = on;
-          }),
-      ),
-      steps.length > 3 &&
-        h("input", {
-          type: "search",
-          id: "find",
-          placeholder: "Find in trajectory",
-          "aria-label": "Find in trajectory",
-          input: (event) => {
-            wanted.text = event.target.value;
-            draw();
-          },
-        }),
-    ),
-    box,
-  );
-};
-
 const rolloutPage = (id, item) => {
   const row = report.byId.get(id);
   if (!row) return missingPage(`There is no rollout ${oneLine(id)} in this report`);
@@ -296,7 +248,7 @@ const rolloutPage = (id, item) => {
   page.ready = details(row.at).then(
     (detail) => {
       replace(top, facts(row, detail));
-      replace(rest, grading(row, detail), particulars(row, detail), trajectory(detail, page, item));
+      replace(rest, grading(row, detail), phases(detail), particulars(row, detail), trajectory(row, detail, page, item));
     },
     (error) => {
       replace(rest, h("p", { class: "callout broken" }, `The details cannot be unpacked: ${error.message}`));

@@ -101,8 +101,10 @@ const textBlock = (text, { nodes = plain, tail = true, kind = "mono", label = "t
     ),
     tail && end < body.length && h("div", null, nodes(body.slice(end))),
   ];
-  if (worth) fold(false);
-  else block.append(h("div", null, nodes(body)));
+  if (worth) {
+    block.folded = body.slice(start, end); // for a search
+    fold(false);
+  } else block.append(h("div", null, nodes(body)));
   return block;
 };
 
@@ -121,11 +123,3 @@ const paged = (text, nodes, close) => {
   next();
   return [out, more, less];
 };
-
-/** Prose as it was written, every mark of Markdown too; what stands between fences is set as code. */
-const prose = (text) =>
-  text
-    .split(/^(```[^\n]*\n?)/m) // a text, a fence, code, a fence, a text, ...
-    .map((part, index) =>
-      index % 4 === 2 ? h("pre", { class: "fence" }, visible(part.replace(/\n$/, ""))) : visible(part),
-    );
