@@ -212,7 +212,9 @@ def test_verbose_keeps_a_line_for_each_test(paced: Project) -> None:
     verdicts = re.findall(r"^(\S+::\S+) (PASSED|FAILED) +\[ *\d+%\]$", screen.text, re.MULTILINE)
     assert len(verdicts) == 14, screen.text
     assert len(set(verdicts)) == 14
-    assert re.search(r"^tests/.+\n(.+::.+\n){13}\n=+ FAILED ROLLOUTS", screen.text, re.MULTILINE), screen.text  # no gaps
+    assert re.search(r"^tests/.+\n(.+::.+\n){13}\n=+ FAILED ROLLOUTS", screen.text, re.MULTILINE), (
+        screen.text
+    )  # no gaps
 
 
 def test_the_line_does_not_overwrite_what_tests_print(paced: Project) -> None:

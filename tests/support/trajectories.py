@@ -244,6 +244,7 @@ def _drawn(
         fields["settings"] = fields["settings"] | {"xfail": "too hard"}
     if result == 0.0:
         answered = draw.choice((342, 342, 300))
+        fields["answer"] = {"total": answered, "names": ["Ada"]}
         mistakes = (
             [{"path": "total", "expected": 324, "answered": answered}],
             [{"path": "names", "expected": ["Ada", "Grace"], "answered": "(missing)"}],

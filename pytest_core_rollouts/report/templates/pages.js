@@ -75,7 +75,7 @@ const rolloutTable = (rows, columns, sortable) => {
       "th",
       {
         scope: "col",
-        class: NUMERIC.has(key) ? "num" : null,
+        class: NUMERIC.has(key) ? `num ${key}` : null,
         "aria-sort": sorted ? (state.down ? "descending" : "ascending") : null,
       },
       label,
@@ -84,7 +84,7 @@ const rolloutTable = (rows, columns, sortable) => {
   const table = h(
     "table",
     { class: "rollouts cards-on-phones" },
-    h("thead", null, h("tr", null, columns.map(head), h("th", { scope: "col" }, "Why"), h("th", { scope: "col" }, "Answer"))),
+    h("thead", null, h("tr", null, columns.map(head), h("th", { scope: "col" }, "Why"), h("th", { scope: "col", class: "answer" }, "Answer"))),
   );
   const list = lazyList(table, rows, {
     block: () => h("tbody"),
@@ -303,24 +303,38 @@ const runPage = () => ({
       ),
     ),
     h("h2", null, "Settings"),
-    report.settings.map((one) =>
-      h(
-        "section",
-        { class: "panel", "aria-label": "Settings" },
-        report.settings.length > 1 && h("p", { class: "muted small" }, `Of ${plural(one.rows, "rollout")}`),
-        h(
-          "dl",
-          { class: "particulars" },
-          Object.entries(one.settings).map(([key, value]) => [
-            h("dt", null, oneLine(key)),
-            h(
-              "dd",
-              { class: "mono" },
-              value !== null && typeof value === "object" ? dataList(value) : visible(String(value ?? "\u2013")),
-            ),
-          ]),
-        ),
-      ),
-    ),
+    settingsPanels(),
   ],
 });
+
+/** What all rollouts share, once; then what only some have. */
+const settingsPanels = () => {
+  const texts = report.settings.map(({ settings }) =>
+    Object.fromEntries(Object.entries(settings).map(([key, value]) => [key, JSON.stringify(value)])),
+  );
+  const common = new Set(Object.keys(texts[0] ?? {}).filter((key) => texts.every((one) => one[key] === texts[0][key])));
+  const panel = (title, entries) =>
+    entries.length > 0 &&
+    h(
+      "section",
+      { class: "panel", "aria-label": title },
+      report.settings.length > 1 && h("p", { class: "muted small" }, title),
+      h(
+        "dl",
+        { class: "particulars" },
+        entries.map(([key, value]) => [
+          h("dt", null, oneLine(key)),
+          h(
+            "dd",
+            { class: "mono" },
+            value !== null && typeof value === "object" ? dataList(value) : visible(String(value ?? "\u2013")),
+          ),
+        ]),
+      ),
+    );
+  const some = (wanted, { settings }) => Object.entries(settings).filter(([key]) => common.has(key) === wanted);
+  return [
+    report.settings.length > 0 && panel("Settings of all rollouts", some(true, report.settings[0])),
+    report.settings.length > 1 && report.settings.map((one) => panel(`Only ${plural(one.rows, "rollout")}`, some(false, one))),
+  ];
+};
