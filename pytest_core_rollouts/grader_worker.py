@@ -94,7 +94,8 @@ class _Worker:
             problem = f"the grader was not run: {type(error).__name__}: {error}"
             return json.dumps({"failed": problem, "spoiled": True}).encode()
         rollout = replace(request["rollout"], task=task) if request.get("with_task") else request["rollout"]
-        return self._grade(task, request["answer"], rollout)
+        value, text, problem, artifacts = request["answer"]
+        return self._grade(task, Answer(value=value, text=text, problem=problem, artifacts=artifacts), rollout)
 
     def _grade(self, task: Task, answer: Answer, rollout: Any) -> bytes:
         assert task.grader is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Generator, Iterator, Sequence
@@ -42,6 +43,7 @@ def begin(config: pytest.Config) -> None:
         return
     worker = Worker(config.workerinput) if hasattr(config, "workerinput") else None
     config.stash[run_key] = run = SessionRun(config, settings, worker)
+    config.add_cleanup(gc.unfreeze)  # what `completion_order` freezes; after pytest's own last search for garbage
     signals = Signals()
     config.pluginmanager.register(SessionPlugin(run, signals, worker), "core-rollouts-session")
     if not run.is_worker and config.getoption("dist", "no") != "no":
