@@ -29,7 +29,7 @@ from pytest_core_rollouts.results.gate_kinds import Gate
 from pytest_core_rollouts.results.prices import Prices, PricesError
 from pytest_core_rollouts.results.scope import tags_of
 from pytest_core_rollouts.results.scores import AgentScore
-from pytest_core_rollouts.results.summary import Summary, summarize
+from pytest_core_rollouts.results.summary import Summary, summarize, summarize_rounds
 from pytest_core_rollouts.text import counted
 
 
@@ -83,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     summary = summarize(rows, prices=prices)
     _require_scopes(gates, summary)
     judgments = judge(gates, summary, baseline, accepts_missing=arguments.allow_missing)
+    summary = summarize_rounds(rows, prices=prices)
     compared = comparisons(summary, baseline)
     tables = [figures_by(summary, by) for by in arguments.by]
     tables += [changes_by(compared, by) for by in arguments.by if baseline is not None]
@@ -227,7 +228,7 @@ def scores(named: str, *, whole: bool = False) -> tuple[str, Summary]:
     rows = select_rows(read_files([Path(file)]))
     if whole and (lacks := missing_rows(Path(file), rows)):
         raise CommandError(f"{lacks}; {FINISH_OR_ALLOW}")
-    summary = summarize(newest_versions(rows))
+    summary = summarize_rounds(newest_versions(rows))
     if not label:
         return Path(file).name, summary
     return f"{Path(file).name}::{label}", Summary((_pick(summary, label, file),), 0)

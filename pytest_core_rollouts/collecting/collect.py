@@ -39,6 +39,8 @@ left_out_key = pytest.StashKey[dict[Path, str]]()
 """Folders with tasks that pytest leaves out, and why."""
 ids_key = pytest.StashKey[dict[str, Path]]()
 tags_key = pytest.StashKey[set[str]]()
+NOT_NEEDED = "not needed, the gates are decided"
+"""Why a rollout is skipped in a run that stops early."""
 UNSELECTABLE = ("[", "::", "\\")
 """In a task's path, these keep pytest from selecting it, and `--lf` from running it again."""
 CollectorT = TypeVar("CollectorT", "TaskDirectory", "TaskFile", RefusedFolder)
@@ -205,6 +207,8 @@ class RolloutItem(pytest.Item):
         self.sample = sample
         self.outcome: Outcome | None = None
         self._delivered: Outcome | None = None
+        self.not_needed = False
+        """Whether the run's gates are decided without it."""
         self.extra_keyword_matches.add(task.id)
         self.add_marker(
             pytest.mark.rollout(
@@ -263,6 +267,8 @@ class RolloutItem(pytest.Item):
         """Wait for the rollout. Without a reward, the item is pytest's ERROR."""
         if self.config.getoption("setuponly", False) or self.config.getoption("setupplan", False):
             return
+        if self.not_needed:
+            pytest.skip(NOT_NEEDED)
         if self._delivered is not None:
             self.outcome, self._delivered = self._delivered, None
         elif self.outcome is None or self.outcome.record.reward is None:

@@ -104,6 +104,12 @@ OPTIONS: Final = (
         "mean>=X, pass@K>=X, pass^K>=X, lost<=N or baseline; for some tasks only, "
         "mean[tag:NAME]>=X or mean[task:ID]>=X. A gate applies to each agent; all gates must pass.",
     ),
+    _value(
+        "stop",
+        "certain|RISK%",
+        "Start no rollouts that gates no longer need: `certain` if the rest can't change a verdict, or RISK% if the "
+        "whole run would have another verdict in at most so many runs, such as 5%. Default: run all.",
+    ),
     _value("baseline", "PATH", "JSONL of an earlier run to compare with; required by the gates baseline and lost."),
     _value(
         "allow-errors",

@@ -30,6 +30,7 @@ from pytest_core_rollouts.report.html import HtmlReportError, require_jinja
 from pytest_core_rollouts.results.gate import AllowedErrors, parse_gate
 from pytest_core_rollouts.results.gate_kinds import Gate
 from pytest_core_rollouts.results.prices import Prices, PricesError
+from pytest_core_rollouts.results.stopping import StopRule
 from pytest_core_rollouts.rollout.dialects import OPENAGENTCORE, OPENAI, OPENAI_URL, Dialect, dialect_of
 from pytest_core_rollouts.secret_values import is_secret
 from pytest_core_rollouts.tasks.folders import find_task
@@ -89,6 +90,8 @@ class Settings:
     max_time: float | None = None
     """Seconds after which no further rollout starts."""
     max_tokens: int | None = None
+    stop: StopRule | None = None
+    """When the run stops early; None: never."""
     prices: Prices | None = None
     """Dollars per million tokens of models; None: reports show no cost."""
     retries: int = 1
@@ -157,6 +160,7 @@ def read_settings(config: pytest.Config) -> Settings:
     replay = _replay(values, config)
     core, dialect = _core(values) if replay is None else (None, None)
     agents = agents_from_options(values, core, dialect) if replay is None else replay.agents
+    gates = _gates(values) if values.text("shard") is None else _gates_of_shard(values, config)
     return Settings(
         roots=roots,
         aimed=any_option(config),
@@ -173,7 +177,7 @@ def read_settings(config: pytest.Config) -> Settings:
         report=_report(values),
         html=_html(values),
         html_items=values.one("html-items", option_values.positive_integer, None),
-        gates=_gates(values) if values.text("shard") is None else _gates_of_shard(values, config),
+        gates=gates,
         run_id=_run_id(values),
         shard=_shard(values),
         plan_from=_plan_from(values),
@@ -184,6 +188,7 @@ def read_settings(config: pytest.Config) -> Settings:
         resume=None if hasattr(config, "workerinput") else _resume(values, config),
         max_time=values.one("max-time", option_values.duration, None),
         max_tokens=values.one("max-tokens", option_values.positive_integer, None),
+        stop=_stop(values, config, gates, replay),
         prices=_prices(values),
         retries=values.one("retries", option_values.count, 1),
         failed_turns=values.one("failed-turns", option_values.failed_turns, "missing"),
@@ -318,6 +323,27 @@ def _report(values: OptionValues, name: str = "report") -> Path | None:
     if path is not None and path.is_dir():
         raise pytest.UsageError(f"{values.shown(name)}: {path} is a folder; add a file name")
     return path
+
+
+def _stop(values: OptionValues, config: pytest.Config, gates: Sequence[Gate], replay: Replay | None) -> StopRule | None:
+    """Return when the run stops early. Raises pytest.UsageError where nothing could be decided early."""
+    rule = values.one("stop", option_values.stop_rule, None)
+    if rule is None:
+        return None
+    problem = None
+    if not values.texts("gate"):
+        problem = "requires a gate, which it stops for; add --rollout-gate 'mean>=0.8' or another one"
+    elif any(gate.kind == "none" for gate in gates):
+        problem = "the gate none needs every rollout; remove it, or remove this option"
+    elif config.getoption("dist", "no") != "no" or hasattr(config, "workerinput"):
+        problem = "does not work with -n; use --rollout-concurrency N, which keeps N rollouts in flight in one process"
+    elif replay is not None:
+        problem = "a replay runs no agent, so there is nothing to stop; remove it"
+    elif values.text("shard") is not None:
+        problem = "a shard judges no gate; remove it"
+    if problem is not None:
+        raise pytest.UsageError(f"{values.shown('stop')}: {problem}")
+    return rule
 
 
 def _prices(values: OptionValues) -> Prices | None:

@@ -16,6 +16,7 @@ import pytest
 from pytest_core_rollouts.options.declared import BY_NAME
 from pytest_core_rollouts.results.gate import AllowedErrors, parse_gate
 from pytest_core_rollouts.results.gate_kinds import Gate
+from pytest_core_rollouts.results.stopping import StopRule
 from pytest_core_rollouts.strict_json import InvalidJSON, parse_json
 from pytest_core_rollouts.tasks.folders import fs_name
 from pytest_core_rollouts.tasks.matrix import FailedTurns
@@ -166,6 +167,10 @@ def duration(text: str) -> float:
     if match is None or float(match[1]) <= 0:
         raise ValueError(f"invalid duration {text!r}; use seconds, 90m or 2h")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+
+
+def stop_rule(text: str) -> StopRule:
+    return StopRule.parse(text)
 
 
 def network(text: str) -> Network:

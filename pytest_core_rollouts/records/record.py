@@ -158,7 +158,8 @@ class RolloutRecord:
             "`xfail`: it was expected to fail, and "
             "no gate counts it; `container_size`: that of the sandbox on OpenAI's service; "
             "`failed_turns`: `zero` if a Turn that failed for an unnamed reason counts as reward "
-            "0; `replay_of`: the file, run and rollout whose answer was graded again",
+            "0; `stop`: when the run stops early (`--rollout-stop`); "
+            "`replay_of`: the file, run and rollout whose answer was graded again",
             _OBJECT,
             "fields",
             shared=True,

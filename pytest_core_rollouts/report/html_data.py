@@ -30,7 +30,7 @@ from pytest_core_rollouts.results.gate_kinds import Verdict
 from pytest_core_rollouts.results.number_text import between
 from pytest_core_rollouts.results.prices import Cost, Prices
 from pytest_core_rollouts.results.scores import METRICS_SHOWN, AgentScore, Estimate
-from pytest_core_rollouts.results.summary import Summary, agent_key, summarize
+from pytest_core_rollouts.results.summary import Summary, agent_key, summarize_rounds
 
 BRIEF = 240
 """Characters of an error or a reason in the index, which lists show and searches use."""
@@ -72,7 +72,7 @@ class Scan:
     run_id: str | None
 
     def summary(self, prices: Prices | None = None) -> Summary:
-        return summarize(self.rows, prices=prices)
+        return summarize_rounds(self.rows, prices=prices)
 
 
 def scan(paths: Iterable[Path], run_id: str | None = None, *, hide_expected: bool = False) -> Scan:

@@ -105,7 +105,15 @@ def _header(summary: Summary) -> str:
     samples = _counted(most, "sample") if fewest == most else f"{fewest} to {most} samples"
     each = f": {_counted(len(summary.tasks), 'task')}, {samples} each" if summary.tasks else ""
     merged = f", {summary.runs} runs merged" if summary.runs > 1 else ""
-    return f"{_counted(summary.rows, 'rollout')}{each}{more}{merged}\n"
+    return f"{_counted(summary.rows, 'rollout')}{each}{more}{merged}{_rounds(summary)}\n"
+
+
+def _rounds(summary: Summary) -> str:
+    """Return which rounds of a run that stopped early are counted; empty if all are."""
+    found = {label: f"from {one.complete} of {one.planned} rounds" for label, one in summary.rounds.items()}
+    if len(set(found.values())) > 1:
+        return f", {', '.join(f'{escape(label)} {text}' for label, text in found.items())}"
+    return f", {next(iter(found.values()))}" if found else ""
 
 
 def _counted(number: int, thing: str) -> str:

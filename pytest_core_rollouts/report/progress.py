@@ -68,7 +68,7 @@ class Progress:
         left = "" if self.seconds_left is None else f"~{_span(self.seconds_left)} left"
         running = f"{state.in_flight} running" if state.in_flight else ""
         age = f", oldest {_age(time.time() - state.since)}" if running and state.oldest else ""
-        tokens = "" if self.tokens is None else f"{_short(self.tokens)} tokens"
+        tokens = "" if self.tokens is None else f"{short_number(self.tokens)} tokens"
         if state.waits:
             return " · ".join(filter(None, [head, left, one_line(state.waits)]))[:columns]
         ways = (
@@ -91,7 +91,7 @@ class Progress:
         return self._seconds / self._timed * (rest - at_once / 2) / at_once
 
 
-def _short(number: int) -> str:
+def short_number(number: int) -> str:
     for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
         if number >= size:
             return f"{number / size:.1f}{unit}"

@@ -275,10 +275,27 @@ def load_baseline(path: Path, *, exclude_run: str | None = None) -> Baseline:
     can't be read or has no reward.
     """
     rows = [record for record in slim_rows(read_records(path, items=False)) if record.run_id != exclude_run]
+    if stopped := [run_id for run_id, of_run in _by_run(rows).items() if _stopped_early(of_run)]:
+        raise RecordsError(
+            f"{path}: run {stopped[0]} stopped early (--rollout-stop), so its results are no baseline; finish it with "
+            f"--rollout-resume {path} and without --rollout-stop, or take another file"
+        )
     summary = summarize(newest_versions(rows))
     if not any(agent.graded for agent in summary.agents):
         raise RecordsError(f"{path}: no graded rollouts to compare with")
     return Baseline(path, summary, missing_rows(path, rows))
+
+
+def _by_run(rows: Iterable[RolloutRecord]) -> dict[str, list[RolloutRecord]]:
+    found: dict[str, list[RolloutRecord]] = {}
+    for row in rows:
+        found.setdefault(row.run_id, []).append(row)
+    return found
+
+
+def _stopped_early(rows: Sequence[RolloutRecord]) -> bool:
+    summary = summarize(rows)
+    return summary.stop is not None and summary.rows < summary.planned
 
 
 def missing_rows(path: Path, rows: Iterable[RolloutRecord]) -> str:

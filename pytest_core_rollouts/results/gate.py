@@ -27,6 +27,8 @@ from pytest_core_rollouts.results.gate_kinds import (
     Verdict,
     missing_clause,
 )
+from pytest_core_rollouts.results.looks import Looks
+from pytest_core_rollouts.results.passing import pass_at_k, pass_hat_k
 from pytest_core_rollouts.results.scope import Scope, ScopeError, on_tasks, tags_of
 from pytest_core_rollouts.results.scores import AgentScore
 from pytest_core_rollouts.results.summary import Summary
@@ -70,7 +72,7 @@ _FORMS: Mapping[str, Callable[[re.Match[str]], Gate]] = {
     r"each": lambda _: Each(),
     r"none": lambda _: Collect(),
     r"baseline": lambda _: NoDrop(),
-    r"mean\s*>=\s*" + _SHARE: lambda m: AtLeast("mean", lambda agent: agent.mean_reward, m["share"]),
+    r"mean\s*>=\s*" + _SHARE: lambda m: AtLeast("mean", lambda agent: agent.mean_reward, m["share"], is_mean=True),
     r"pass@(?P<k>[1-9]\d{0,5})\s*>=\s*" + _SHARE: lambda m: _pass("@", int(m["k"]), m["share"]),
     r"pass\^(?P<k>[1-9]\d{0,5})\s*>=\s*" + _SHARE: lambda m: _pass("^", int(m["k"]), m["share"]),
     r"lost\s*<=\s*(?P<most>\d{1,6})": lambda m: Lost(int(m["most"])),
@@ -84,7 +86,8 @@ _SCOPED = re.compile(r"(?P<kind>[^\[\]<>=]*)\[(?P<scope>[^\[\]]*)\](?P<rest>[^\[
 
 def _pass(sign: str, k: int, share: str) -> Gate:
     figure = (lambda agent: agent.pass_at(k)) if sign == "@" else (lambda agent: agent.pass_hat(k))
-    return AtLeast(f"pass{sign}{k}", figure, share, samples=k)
+    rate = pass_at_k if sign == "@" else pass_hat_k
+    return AtLeast(f"pass{sign}{k}", figure, share, samples=k, is_mean=k == 1, rate=rate)
 
 
 def parse_gate(text: str) -> Gate:
@@ -178,11 +181,59 @@ def judge(
     """Return every gate's verdict on a run: the worst verdict of its agents decides.
 
     Without a `selection` only rows say which tasks the run has. `accepts_missing`: the run is judged as if no more had
-    been planned than has a row, and what is missing is named.
+    been planned than has a row, and what is missing is named. If the run was to stop early, the rest need not have run.
     """
+    cases, looks = _cases(gates, summary, baseline, selection, accepts_missing=accepts_missing)
+    return [one.judgment(looks) for one in cases]
+
+
+@dataclass(frozen=True)
+class Need:
+    """What undecided gates still need of one agent."""
+
+    tasks: frozenset[str]
+    """The tasks of which more samples could change a verdict."""
+    waits: bool
+    """Whether the next round must wait for a look at the rounds before it."""
+
+
+def needs(
+    gates: Sequence[Gate], summary: Summary, baseline: Baseline | None, selection: Selection
+) -> dict[Identity, Need]:
+    """Return what gates still need of each agent that has rows, in a run that stops early; nothing if all are decided.
+
+    Until every task has a result, all are needed: only rows say which tags a task has.
+    """
+    cases, looks = _cases(gates, summary, baseline, selection, accepts_missing=False)
+    found = {agent.identity: Need(frozenset(), False) for agent in summary.agents}
+    for of_gate in cases:
+        for label, case in of_gate.by_agent.items():
+            agent = case.evidence.agent
+            if agent.identity in found and _verdict(of_gate.gate, case, looks, label).passed is None:
+                evidence = looks.corrected(of_gate.gate, label, case.evidence)
+                early = looks.first(of_gate.gate, evidence)
+                tasks = of_gate.gate.open_tasks(evidence, None if early is None else early.passed)
+                tasks |= selection.tasks.get(agent.identity, frozenset()) - {task.task for task in agent.tasks}
+                one = found[agent.identity]
+                waits = early is None and looks.may_decide(of_gate.gate, agent)
+                found[agent.identity] = Need(one.tasks | tasks, one.waits or waits)
+    return found
+
+
+def _cases(
+    gates: Sequence[Gate],
+    summary: Summary,
+    baseline: Baseline | None,
+    selection: Selection | None,
+    *,
+    accepts_missing: bool,
+) -> tuple[list[_Cases], Looks]:
     cases = [_Cases.of(gate, summary, baseline, selection, accepts_missing=accepts_missing) for gate in gates]
-    corrections = iter(_corrected([one for one in cases if isinstance(one.gate, NoDrop)]))
-    return [one.judgment(next(corrections) if isinstance(one.gate, NoDrop) else {}) for one in cases]
+    compared = [one for one in cases if isinstance(one.gate, NoDrop)]
+    corrections = {id(one.gate): of_gate for one, of_gate in zip(compared, _corrected(compared), strict=True)}
+    agents = len(summary.agents if selection is None else selection.tasks)
+    verdicts = max(1, len(gates) * agents)
+    return cases, Looks(None if accepts_missing else summary.stop, verdicts, len(compared) * agents, corrections)
 
 
 @dataclass(frozen=True)
@@ -249,11 +300,10 @@ class _Cases:
             extra["all"] = Verdict(True, "every rollout was expected to fail")
         return cls(gate, by_agent, extra, len(without_rows), sum(len(agent.tasks) for agent in without_rows))
 
-    def judgment(self, corrections: Mapping[str, Compared]) -> Judgment:
-        """Return the verdict. `corrections`: comparisons with corrected p-values, by the agent's label."""
-        verdicts = {
-            label: _verdict(self.gate, case, corrections.get(label)) for label, case in self.by_agent.items()
-        } | dict(self.extra)
+    def judgment(self, looks: Looks) -> Judgment:
+        verdicts = {label: _verdict(self.gate, case, looks, label) for label, case in self.by_agent.items()} | dict(
+            self.extra
+        )
         all_passed = [verdict.passed for verdict in verdicts.values()]
         passed = False if False in all_passed else None if None in all_passed or not all_passed else True
         if len(verdicts) == 1:
@@ -264,9 +314,12 @@ class _Cases:
         return Judgment(self.gate.expression, passed, text or nothing, verdicts)
 
 
-def _verdict(gate: Gate, case: _Case, compared: Compared | None) -> Verdict:
-    verdict = gate.verdict(dataclasses.replace(case.evidence, compared=compared))
-    if case.unfinished is not None:
+def _verdict(gate: Gate, case: _Case, looks: Looks, label: str) -> Verdict:
+    evidence = looks.corrected(gate, label, case.evidence)
+    verdict = gate.verdict(evidence)
+    if (early := looks.first(gate, evidence)) is not None:
+        verdict = looks.verdict(gate, evidence, verdict, early)
+    elif case.unfinished is not None and (looks.rule is None or not case.unfinished.graded):
         verdict = _unless_unfinished(case.unfinished, verdict)
     return dataclasses.replace(verdict, text="; ".join([verdict.text, *case.remarks]))
 

@@ -7,6 +7,7 @@ give the same verdict, that is the verdict; if not, the run is undecided. Figure
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from fractions import Fraction
 
 from pytest_core_rollouts.results.comparison import NAMED, Compared, Comparison
 from pytest_core_rollouts.results.number_text import decimal, decimal_beyond, p_clause, p_value_text
+from pytest_core_rollouts.results.passing import PassRate, bounds
 from pytest_core_rollouts.results.scope import Scope
-from pytest_core_rollouts.results.scores import AgentScore, Estimate
+from pytest_core_rollouts.results.scores import AgentScore, Estimate, Sample, TaskScore
+from pytest_core_rollouts.results.stopping import Rounds, StopRule, mean_holds, mean_reaches
 from pytest_core_rollouts.text import listed
 
 MIN_COVERAGE = Fraction(1, 2)
@@ -69,6 +72,29 @@ class Gate(ABC):
     @abstractmethod
     def verdict(self, evidence: Evidence) -> Verdict: ...
 
+    def look(self, evidence: Evidence, r: int, rule: StopRule, verdicts: int) -> bool | None:
+        """Return what the first `r` rounds say at the rule's risk; None: nothing. Most gates have no such rule.
+
+        `verdicts`: how many verdicts of gates `baseline` the run has.
+        """
+        return None
+
+    def has_rule(self, agent: AgentScore) -> bool:
+        """Whether `look` may say something about this agent."""
+        return False
+
+    def value(self, sample: Sample) -> Fraction | None:
+        """Return what the mean that `look` judges takes of a sample; None for an error."""
+        return sample.reward
+
+    def rest(self, evidence: Evidence) -> bool | None:
+        """Return the verdict on what `look` does not judge, after it has passed."""
+        return True
+
+    def open_tasks(self, evidence: Evidence, early: bool | None) -> frozenset[str]:
+        """Return the tasks of which more samples could change the verdict. `early`: what a look has said."""
+        return evidence.tasks
+
 
 # ---- counts
 
@@ -118,11 +144,23 @@ def missing_clause(agent: AgentScore) -> str:
 class AtLeast(Gate):
     """`mean>=X`, `pass@K>=X`, `pass^K>=X`: a figure over tasks reaches X."""
 
-    def __init__(self, name: str, figure: Callable[[AgentScore], Estimate], least: str, samples: int = 1) -> None:
+    def __init__(
+        self,
+        name: str,
+        figure: Callable[[AgentScore], Estimate],
+        least: str,
+        samples: int = 1,
+        *,
+        is_mean: bool = False,
+        rate: PassRate | None = None,
+    ) -> None:
+        """`is_mean`: the figure is a mean of samples; `rate`: how it is computed from what a task's samples solved."""
         self.kind, self.condition = name, f">={least}"
         self.needs_samples = samples
         self._figure = figure
         self._least = Fraction(least)
+        self._is_mean = is_mean
+        self._rate = rate
 
     def verdict(self, evidence: Evidence) -> Verdict:
         agent = evidence.agent
@@ -143,6 +181,26 @@ class AtLeast(Gate):
             )
         ends = f"{decimal_beyond(figure.low, self._least)} to {decimal_beyond(figure.high, self._least)}"
         return Verdict(None, f"{ends}, as those turn out that have no reward{missing}{note}")
+
+    def look(self, evidence: Evidence, r: int, rule: StopRule, verdicts: int) -> bool | None:
+        n = Rounds.of(evidence.agent).planned
+        return mean_reaches(evidence.agent, self._least, self.value, r, n, rule.risk)
+
+    def has_rule(self, agent: AgentScore) -> bool:
+        return self._is_mean and Rounds.of(agent).equal
+
+    def value(self, sample: Sample) -> Fraction | None:
+        return sample.reward if self._rate is None or sample.reward is None else Fraction(sample.solved)
+
+    def open_tasks(self, evidence: Evidence, early: bool | None) -> frozenset[str]:
+        if self._rate is None:
+            return evidence.tasks
+        ends = {
+            task.task: bounds(self._rate, task.graded, task.solved, task.missing, self.needs_samples)
+            for task in evidence.agent.tasks
+        }
+        settled = {task for task, of_task in ends.items() if of_task is None or of_task[0] == of_task[1]}
+        return evidence.tasks - settled
 
     def _compared(self, value: Fraction) -> str:
         sign = ">=" if value >= self._least else "<"
@@ -202,6 +260,35 @@ class NoDrop(_AgainstBaseline):
             )
         return Verdict(True, f"{_change(now)}, no significant drop ({_p_drop(now)}){missing}")
 
+    def look(self, evidence: Evidence, r: int, rule: StopRule, verdicts: int) -> bool | None:
+        """Return what the first rounds say about the mean. After a yes, single tasks can still fail the gate."""
+        tasks = _comparable(evidence)
+        if not tasks:
+            return None
+        agent = dataclasses.replace(evidence.agent, tasks=tuple(after for _, after in tasks))
+        n = Rounds.of(evidence.agent).planned
+        return mean_holds([old.rewards for old, _ in tasks], agent, self.value, r, n, rule.risk, max(1, verdicts))
+
+    def has_rule(self, agent: AgentScore) -> bool:
+        return Rounds.of(agent).equal
+
+    def rest(self, evidence: Evidence) -> bool | None:
+        """Return whether no single task drops significantly, whatever the rest of the rollouts give."""
+        if evidence.baseline is None:
+            return None
+        compared = evidence.compared or Compared.of(evidence.baseline, evidence.agent)
+        if compared.best.dropped_tasks:
+            return False
+        known = {score.task for score in evidence.baseline.tasks if score.graded}
+        graded = {score.task for score in evidence.agent.tasks if score.graded} | set(compared.now.changed)
+        return None if compared.worst.dropped_tasks or known - graded - evidence.excused else True
+
+    def open_tasks(self, evidence: Evidence, early: bool | None) -> frozenset[str]:
+        if early is not True or evidence.baseline is None:
+            return evidence.tasks
+        compared = evidence.compared or Compared.of(evidence.baseline, evidence.agent)
+        return frozenset(one.task for one in compared.worst.dropped_tasks)
+
     def _reasons(self, comparison: Comparison) -> Iterator[str]:
         if comparison.dropped:
             yield f"{_change(comparison)}, a significant drop ({_p_drop(comparison)})"
@@ -213,6 +300,16 @@ class NoDrop(_AgainstBaseline):
                 for one in worst
             ]
             yield f"significant drop on {listed(drops, NAMED)}"
+
+
+def _comparable(evidence: Evidence) -> list[tuple[TaskScore, TaskScore]]:
+    """Return each unchanged task that the baseline has a reward of, as it was and as it is."""
+    old = {task.task: task for task in evidence.baseline.tasks} if evidence.baseline is not None else {}
+    return [
+        (before, task)
+        for task in evidence.agent.tasks
+        if (before := old.get(task.task)) is not None and before.graded and before.digests == task.digests
+    ]
 
 
 def _p_drop(comparison: Comparison) -> str:
@@ -242,6 +339,11 @@ class Lost(_AgainstBaseline):
     def __init__(self, most: int) -> None:
         self.condition = f"<={most}"
         self._most = most
+
+    def open_tasks(self, evidence: Evidence, early: bool | None) -> frozenset[str]:
+        before = () if evidence.baseline is None else evidence.baseline.tasks
+        always = {task.task for task in before if 0 < task.graded == task.solved}
+        return evidence.tasks & (always - {task.task for task in evidence.agent.tasks if task.solved})
 
     def judge(self, now: Comparison, worst: Comparison, best: Comparison, lacking: list[str]) -> Verdict:
         always = {score.task for score in now.before.tasks if score.graded and score.solved == score.graded}

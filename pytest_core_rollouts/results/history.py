@@ -17,7 +17,7 @@ from typing import Final
 from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.results.scores import AgentScore, Estimate, TaskScore
 from pytest_core_rollouts.results.significance import SEED
-from pytest_core_rollouts.results.summary import summarize
+from pytest_core_rollouts.results.summary import summarize_rounds
 
 LEAST_RUNS: Final = 3
 """Runs that a change point needs on either side."""
@@ -102,7 +102,8 @@ def histories(rows: Iterable[RolloutRecord], last: int) -> list[AgentHistory]:
     for run_id in sorted(of_runs, key=lambda run_id: (began[run_id], run_id)):
         versions = _versions(of_runs[run_id])
         scores = {
-            score.identity: score for score in sorted(summarize(of_runs[run_id]).agents, key=lambda one: one.began)
+            score.identity: score
+            for score in sorted(summarize_rounds(of_runs[run_id]).agents, key=lambda one: one.began)
         }
         for identity, score in scores.items():  # the newest version of an agent that was changed within a run
             agents.setdefault(identity, []).append((run_id, score, versions))

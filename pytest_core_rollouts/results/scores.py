@@ -7,8 +7,8 @@ passed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -37,6 +37,13 @@ class Metric(NamedTuple):
         return f"{float(self.mean):.4g}"
 
 
+class Sample(NamedTuple):
+    """The result of one rollout: its reward, None for an error, and whether it solved its task."""
+
+    reward: Fraction | None
+    solved: bool
+
+
 @dataclass(frozen=True)
 class TaskScore:
     """One agent's samples of one task."""
@@ -56,6 +63,7 @@ class TaskScore:
     tokens_unknown: int = 0  # rows whose usage is unknown
     metrics: tuple[Metric, ...] = ()  # by name
     cost: Cost | None = None  # None without prices
+    samples: Mapping[int, Sample] = field(default_factory=dict)  # by number, if the run may stop early
 
     @property
     def graded(self) -> int:

@@ -14,8 +14,8 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -30,7 +30,8 @@ from pytest_core_rollouts.results.health import (
     is_unexplained,
 )
 from pytest_core_rollouts.results.prices import Cost, Prices
-from pytest_core_rollouts.results.scores import AgentScore, Metric, TaskScore
+from pytest_core_rollouts.results.scores import AgentScore, Metric, Sample, TaskScore
+from pytest_core_rollouts.results.stopping import Rounds, StopRule
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Summary:
     agents: tuple[AgentScore, ...]
     planned: int  # rollouts, without those that were expected to fail
     runs: int = 1  # number of runs that the rows come from
+    stop: StopRule | None = None  # when the run stops early, by its newest row
+    rounds: Mapping[str, Rounds] = field(default_factory=dict)  # by agent's label, where others than all are counted
 
     @property
     def rows(self) -> int:
@@ -92,9 +95,53 @@ def summarize(records: Iterable[RolloutRecord], planned: int = 0, *, prices: Pri
             by_agent.setdefault(agent_key(record), ([], []))[at].append(record)
             by_run[record.run_id] = max(by_run.get(record.run_id, 0), record.planned.get("run", 0))
     labels = _labels(by_agent)
-    agents = tuple(_agent_score(labels[key], *by_agent[key], prices) for key in sorted(by_agent))
+    stop = _stop_rule((*rows, *xfails))
+    agents = tuple(
+        _agent_score(labels[key], *by_agent[key], prices, by_sample=stop is not None) for key in sorted(by_agent)
+    )
     most = max(planned, sum(by_run.values()), sum(agent.planned for agent in agents))
-    return Summary(agents, most, max(1, len(by_run)))
+    return Summary(agents, most, max(1, len(by_run)), stop)
+
+
+def summarize_rounds(records: Iterable[RolloutRecord], planned: int = 0, *, prices: Prices | None = None) -> Summary:
+    """Summarize rows as reports show them: those of a run that stopped early only up to its last complete round.
+
+    Further rows would bias the figures: which of them there are depends on the results of others.
+    """
+    rows = list(records)
+    whole = summarize(rows, planned, prices=prices)
+    if whole.stop is None or whole.rows >= whole.planned:
+        return whole
+    keys = {agent.identity: Rounds.of(agent) for agent in whole.agents}
+    complete = {identity: rounds.complete for identity, rounds in keys.items()}
+    shown = summarize(
+        (row for row in rows if row.xfail or row.sample < complete.get(identity_of(row), 0)), prices=prices
+    )
+    agents = tuple(_of_rounds(agent, complete[agent.identity]) for agent in shown.agents)
+    labels = {agent.label: keys[agent.identity] for agent in whole.agents}
+    return Summary(agents, sum(agent.planned for agent in agents), stop=whole.stop, rounds=labels)
+
+
+def identity_of(row: RolloutRecord) -> tuple[str, str, str | None]:
+    """Return what identifies a row's agent across runs, as `AgentScore.identity` does."""
+    return row.harness, row.model, row.agent.get("name")
+
+
+def _of_rounds(agent: AgentScore, rounds: int) -> AgentScore:
+    tasks = tuple(dataclasses.replace(task, planned=min(task.planned, rounds)) for task in agent.tasks)
+    return dataclasses.replace(
+        agent, tasks=tasks, planned=sum(task.planned for task in tasks), planned_tasks=len(tasks)
+    )
+
+
+def _stop_rule(rows: Iterable[RolloutRecord]) -> StopRule | None:
+    """Return the newest row's setting. Rows of several runs have none: each run would have stopped by itself."""
+    rows = list(rows)
+    if not any("stop" in row.settings for row in rows) or len({row.run_id for row in rows}) > 1:
+        return None
+    newest = max(rows, key=lambda row: (row.started_at or "", row.rollout_id))
+    text = newest.settings.get("stop")
+    return None if text is None else StopRule.parse(str(text))
 
 
 def _split(rows: Sequence[RolloutRecord]) -> tuple[Sequence[RolloutRecord], Sequence[RolloutRecord]]:
@@ -162,9 +209,14 @@ def _labels(keys: Iterable[tuple[str, str, str, str]]) -> dict[tuple[str, str, s
 
 
 def _agent_score(
-    label: str, rows: Sequence[RolloutRecord], xfails: Sequence[RolloutRecord], prices: Prices | None
+    label: str,
+    rows: Sequence[RolloutRecord],
+    xfails: Sequence[RolloutRecord],
+    prices: Prices | None,
+    *,
+    by_sample: bool,
 ) -> AgentScore:
-    tasks, every = _task_scores(rows, prices), [*rows, *xfails]
+    tasks, every = _task_scores(rows, prices, by_sample=by_sample), [*rows, *xfails]
     durations = [row.duration_s for row in rows if row.graded and row.duration_s is not None]
     tokens = [count for row in every if (count := row.tokens) is not None]
     faulty = [row for row in every if not (row.graded or row.interrupted)]
@@ -190,14 +242,16 @@ def _agent_score(
     )
 
 
-def _task_scores(rows: Iterable[RolloutRecord], prices: Prices | None) -> tuple[TaskScore, ...]:
+def _task_scores(
+    rows: Iterable[RolloutRecord], prices: Prices | None, *, by_sample: bool = False
+) -> tuple[TaskScore, ...]:
     by_task: dict[str, list[RolloutRecord]] = {}
     for row in rows:
         by_task.setdefault(row.task, []).append(row)
-    return tuple(_task_score(task, by_task[task], prices) for task in sorted(by_task))
+    return tuple(_task_score(task, by_task[task], prices, by_sample=by_sample) for task in sorted(by_task))
 
 
-def _task_score(task: str, rows: Sequence[RolloutRecord], prices: Prices | None) -> TaskScore:
+def _task_score(task: str, rows: Sequence[RolloutRecord], prices: Prices | None, *, by_sample: bool) -> TaskScore:
     interrupted = sum(row.interrupted for row in rows)
     tokens = [count for row in rows if (count := row.tokens) is not None]
     return TaskScore(
@@ -216,7 +270,16 @@ def _task_score(task: str, rows: Sequence[RolloutRecord], prices: Prices | None)
         tokens=sum(tokens) if tokens else None,
         tokens_unknown=len(rows) - len(tokens),
         cost=None if prices is None else Cost.of(rows, prices),
+        samples=_samples(rows) if by_sample else {},
     )
+
+
+def _samples(rows: Iterable[RolloutRecord]) -> dict[int, Sample]:
+    return {
+        row.sample: Sample(None if row.reward is None else _exact(row.reward), row.solved)
+        for row in rows
+        if not row.interrupted
+    }
 
 
 def _metrics(rows: Iterable[RolloutRecord]) -> Iterator[Metric]:

@@ -178,6 +178,7 @@ def _settings(rollout: Rollout) -> dict[str, Any]:
         "base_url": rollout.agent.base_url,
         **({"container_size": rollout.agent.container_size} if rollout.agent.container_size else {}),
         **({"failed_turns": rollout.failed_turns} if rollout.failed_turns == "zero" else {}),
+        **({"stop": rollout.stop} if rollout.stop else {}),
         **({"model_params": dict(rollout.model_params)} if rollout.model_params else {}),
         "versions": {"pytest-core-rollouts": __version__},
     }

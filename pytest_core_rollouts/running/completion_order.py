@@ -14,7 +14,9 @@ import pytest
 
 from pytest_core_rollouts.collecting.collect import RolloutItem
 from pytest_core_rollouts.engine.runs import RunEnded
+from pytest_core_rollouts.rollout.attempts import Outcome
 from pytest_core_rollouts.running.session_run import SessionRun
+from pytest_core_rollouts.running.stopping import EarlyStop
 
 
 class Boundary(pytest.Item):
@@ -88,6 +90,10 @@ class _Loop:
         others = [item for item in self.session.items if not isinstance(item, RolloutItem)]
         late = [item for item in rollouts if not item.starts_at_once]
         self._in_order(others, self.boundary)
+        if self.rollouts_run.settings.stop is not None:
+            self._in_order(late, self.boundary if early else None)
+            self._until_decided(early)
+            return
         self.rollouts_run.submit(list(early.values()))
         self._in_order(late, self.boundary if early else None)
         # Thousands of items live to the end, and searching them for garbage takes a sixth of the time of a replay.
@@ -101,18 +107,40 @@ class _Loop:
 
     def _as_they_finish(self, waiting: dict[str, RolloutItem]) -> None:
         while waiting:
-            try:
-                outcome = self.rollouts_run.next_done()
-            except RunEnded as ended:
-                text = f"{ended.reason} ({len(waiting)} rollouts not run)"
-                if self.rollouts_run.store.caps.stopped is not None:
-                    self.session.shouldfail = text
-                    raise self.session.Failed(text) from None
-                raise self.session.Interrupted(text) from None
-            if outcome is not None:
+            if (outcome := self._next_done(len(waiting))) is not None:
                 item = waiting.pop(outcome.record.rollout_id)
                 item.deliver(outcome)
                 self._one(item, self.boundary if waiting else None)
+
+    def _until_decided(self, waiting: dict[str, RolloutItem]) -> None:
+        """Run what the gates need, and report the rest as skipped."""
+        stop = EarlyStop(self.rollouts_run, waiting.values())
+        starting = stop.known or stop.to_start()
+        while waiting:
+            if starting:
+                self.rollouts_run.submit(starting)
+            for item in stop.not_needed():
+                del waiting[self.rollouts_run.id_of(item)]
+                item.not_needed = True
+                self.rollouts_run.not_needed += 1
+                self._one(item, self.boundary if waiting else None)
+            if waiting and (outcome := self._next_done(len(waiting))) is not None:
+                item = waiting.pop(outcome.record.rollout_id)
+                item.deliver(outcome)
+                self._one(item, self.boundary if waiting else None)
+                stop.note(item, outcome)
+            starting = stop.to_start()
+
+    def _next_done(self, waiting: int) -> Outcome | None:
+        """Return the next outcome, or None after a tick. Ends the session if there will be none."""
+        try:
+            return self.rollouts_run.next_done()
+        except RunEnded as ended:
+            text = f"{ended.reason} ({waiting} rollouts not run)"
+            if self.rollouts_run.store.caps.stopped is not None:
+                self.session.shouldfail = text
+                raise self.session.Failed(text) from None
+            raise self.session.Interrupted(text) from None
 
     def _one(self, item: pytest.Item, following: pytest.Item | None) -> None:
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)

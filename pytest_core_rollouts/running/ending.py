@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,8 +17,10 @@ from pytest_core_rollouts.records.rows import slim_rows
 from pytest_core_rollouts.report.html import HtmlReport, HtmlReportError, write_html
 from pytest_core_rollouts.report.markdown import append_summary, markdown
 from pytest_core_rollouts.report.markdown import terminal as terminal_table
+from pytest_core_rollouts.report.progress import short_number
 from pytest_core_rollouts.report.verdicts import verdict_lines
-from pytest_core_rollouts.results.summary import Summary, summarize
+from pytest_core_rollouts.results.comparison import comparisons
+from pytest_core_rollouts.results.summary import Summary, summarize, summarize_rounds
 from pytest_core_rollouts.rollout.session_deletion import Sweep
 from pytest_core_rollouts.running import gates
 from pytest_core_rollouts.running.gates import GateResults
@@ -42,6 +44,8 @@ class Ending:
     finished_late: int = 0
     """Rollouts that finished while the run was stopping, so that pytest does not count them."""
     judged: GateResults = field(default_factory=GateResults)
+    tokens: Sequence[int | None] = ()
+    """Of each row, in a run that stops early."""
     swept: Sweep = field(default_factory=Sweep)
     html: HtmlReport | None = None
     problems: list[str] = field(default_factory=list)
@@ -137,6 +141,12 @@ class Ending:
             yield f"resumed: {reused} rollout{' was' if reused == 1 else 's were'} reused, not run again"
         if self.not_run and (reason := run.store.caps.reached()) is not None:
             yield f"stopped: {reason}"
+        if run.not_needed:
+            known = [count for count in self.tokens if count is not None]
+            spared = sum(known) / len(known) * run.not_needed if known else 0
+            saved = f"; about {short_number(int(spared))} tokens not spent" if spared else ""
+            whole = len(self.tokens) + run.not_needed + len(self.not_run)
+            yield f"not needed: {run.not_needed} of {counted(whole, 'rollout')}, the gates are decided{saved}"
         tasks = [task for agent in self.summary.agents for task in (*agent.tasks, *agent.xfails)]
         if interrupted := sum(task.interrupted for task in tasks):
             yield f"interrupted: {interrupted} rollout{' that was' if interrupted == 1 else 's that were'} in flight"
@@ -170,6 +180,10 @@ def finish(run: SessionRun, *, stopped: bool) -> Ending:
             unmark_run(run.out, run.run_id)
         ending.summary = summarize(rows, planned=run.planned_rollouts, prices=run.settings.prices)
         ending.judged = gates.judge_run(run, ending.summary)
+        if ending.summary.stop is not None:
+            ending.summary = summarize_rounds(rows, planned=run.planned_rollouts, prices=run.settings.prices)
+            ending.judged.comparisons = comparisons(ending.summary, run.baseline)
+            ending.tokens = [row.tokens for row in rows]
     except RecordsError as error:
         ending.problems.append(str(error))
     finished = {rollout_id for rollout_id, status in seen.items() if status != "cancelled"}

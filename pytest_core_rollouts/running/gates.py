@@ -186,13 +186,13 @@ def judge_run(run: SessionRun, summary: Summary) -> GateResults:
         settings.soft or settings.allow_errors is not None
     ):  # `each` must count the errors that --rollout-allow-errors hides
         accepts = settings.allow_missing
-        results.judgments = judge(settings.gates, summary, run.baseline, _selection(run), accepts_missing=accepts)
+        results.judgments = judge(settings.gates, summary, run.baseline, selection_of(run), accepts_missing=accepts)
     if settings.allow_errors is not None:
         results.judgments.append(settings.allow_errors.judge(summary))
     return results
 
 
-def _selection(run: SessionRun) -> Selection:
+def selection_of(run: SessionRun) -> Selection:
     """Return which tasks the run was to have, and why it has no rollouts of others that the baseline has."""
     if run.baseline is None:
         return Selection(run.agent_tasks, tags=run.tags)

@@ -97,6 +97,8 @@ class SessionRun(ResultSource):
         self.tags: dict[str, tuple[str, ...]] = {}
         """The tags of these tasks, if a gate judges some tasks only."""
         self.planned: dict[tuple[str, str], dict[str, int]] = {}
+        self.not_needed = 0
+        """Rollouts that did not start, because the gates were decided without them."""
         self.found = NOTHING_LEFT_OUT
         self.resume_plan: Plan | None = None
         self.baseline: Baseline | None = None
@@ -295,6 +297,7 @@ class SessionRun(ResultSource):
             network=settings.network.resolve(task.network),
             retries=settings.retries,
             failed_turns=None if settings.embedded else settings.failed_turns,
+            stop=None if settings.stop is None else settings.stop.text,
             labels=settings.labels,
             model_params=settings.model_params,
             attempt=attempt,
@@ -367,6 +370,13 @@ class SessionRun(ResultSource):
     def concurrency(self) -> int:
         """The most rollouts that this process has in flight."""
         return self.settings.concurrency or (1 if self.is_worker else CONCURRENCY)
+
+    def is_known(self, item: RolloutItem) -> bool:
+        """Whether a resumed run has the item's result: it need not run."""
+        return (
+            self.resumed is not None
+            and self._predict(item.task.id, item.agent, item.sample, {item.task.id: item.task}.get).action != "run"
+        )
 
     def state(self) -> State:
         """Return the current state of this process."""

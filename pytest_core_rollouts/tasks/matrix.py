@@ -219,6 +219,8 @@ class Rollout:
     """How many further attempts an infrastructure error may cost."""
     failed_turns: FailedTurns | None = None
     """What a Turn counts as that failed for a reason which the Core does not name; None if the Core names them all."""
+    stop: str | None = None
+    """When its run stops early; None if it does not."""
     labels: Mapping[str, str] = field(default_factory=dict)
     model_params: Mapping[str, Any] = field(default_factory=dict)
     """What the embedded Core merges into each request to the model."""
