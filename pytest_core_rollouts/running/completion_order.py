@@ -98,7 +98,7 @@ class _Loop:
         self._in_order(late, self.boundary if early else None)
         # Thousands of items live to the end, and searching them for garbage takes a sixth of the time of a replay.
         gc.collect()
-        gc.freeze()  # until the session's end, see `session_plugin.begin`
+        gc.freeze()  # until the process ends, see `session_plugin.begin`
         self._as_they_finish(early)
 
     def _in_order(self, items: Sequence[pytest.Item], following: pytest.Item | None) -> None:

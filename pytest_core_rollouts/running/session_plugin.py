@@ -34,7 +34,9 @@ DRY = ("collectonly", "setuponly", "setupplan", "showfixtures", "show_fixtures_p
 
 def begin(config: pytest.Config) -> None:
     """Start a session with rollouts: aim pytest at the tasks, and register the hooks unless it is a dry run."""
+    gc.unfreeze()  # what an earlier session of this process froze
     config.stash[settings_key] = settings = read_settings(config)
+    gc.freeze()  # the rows of a replay live to the end, so no search for garbage needs to look at them
     if settings.aimed and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = existing_roots(settings, task_files(config))
     if not hasattr(config, "workerinput"):  # the controller has checked it
@@ -43,7 +45,6 @@ def begin(config: pytest.Config) -> None:
         return
     worker = Worker(config.workerinput) if hasattr(config, "workerinput") else None
     config.stash[run_key] = run = SessionRun(config, settings, worker)
-    config.add_cleanup(gc.unfreeze)  # what `completion_order` freezes; after pytest's own last search for garbage
     signals = Signals()
     config.pluginmanager.register(SessionPlugin(run, signals, worker), "core-rollouts-session")
     if not run.is_worker and config.getoption("dist", "no") != "no":
