@@ -217,7 +217,9 @@ def test_a_report_of_5000_rollouts_keeps_few_rows_on_the_page(viewer: Viewer, tm
 PAGES = {
     "overview": "#/",
     "filtered": "#/?is=solved&agent=0",
+    "grouped": "#/?group=folder&sort=hardest",
     "rollouts": "#/rollouts",
+    "cause": "#/rollouts?why=wrong+total",
     "task": "#/task/sales-by-region",
     "rollout": f"#/rollout/{RUN}.sales-by-region.claude_sdk-default.1",
     "broken": f"#/rollout/{RUN}.inventory-bug.codex-gpt-x.0",

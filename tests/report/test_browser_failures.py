@@ -91,6 +91,10 @@ def test_verdicts_come_first_and_the_title_names_the_tasks(viewer: Viewer, repor
         ["✓", "passed", "baseline", agent] for agent in ("claude_sdk", "codex/gpt-x")
     ]
     assert re.match(r"missing \d+ of 120 rollouts have no reward", shown[4])
+    assert "Expected to fail, in no figure: web/blame-owner 8/8" in page.inner_text(".xfails")
+    pass_at_3 = texts(page, ".agents td[data-label='pass@3']")  # the estimate of the curve, by mean
+    page.click("text=Figures")
+    assert sorted(text.split()[0] for text in texts(page, ".figures tr:nth-child(3) td")) == sorted(pass_at_3)
     assert shown[5] == "gained web/blame-owner (2 agents): its xfail can go"  # one line, however many agents
     labelled = [RolloutRecord(**row("a", 0, 0, 1.0, labels={"step": "1200"}))]
     assert viewer.open(made(tmp_path, labelled, name="tasks")).title() == "step=1200"

@@ -236,6 +236,12 @@ const overview = () => {
     headline(),
     verdicts(),
     agentsTable(),
+    report.agents.some((agent) => agent.meanReward.bounds) &&
+      h(
+        "p",
+        { class: "muted small under-table" },
+        "With the missing: the mean reward if all rollouts without one had failed, and if all had passed.",
+      ),
     expectedToFail(),
     h("div", { class: "columns" }, curves(), h("div", { class: "stack" }, whatWentWrong(), groupHealth())),
     section,

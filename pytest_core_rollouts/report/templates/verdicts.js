@@ -32,10 +32,10 @@ const missingRow = () => {
     "missing",
     null,
     `${(without + neverRan).toLocaleString("en")} of ${plural(report.planned, "rollout")} have no reward`,
-    without > 0 && [". ", h("a", { href: `#/rollouts${shown}` }, "Show them")],
-    ". Run with ",
+    "; run with ",
     h("code", null, "--rollout-resume"),
-    " to finish",
+    " to finish. ",
+    without > 0 && h("a", { href: `#/rollouts${shown}` }, "Show them"),
   );
 };
 
