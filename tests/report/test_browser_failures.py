@@ -234,7 +234,7 @@ def test_a_phone_shows_everything_and_targets_are_large_enough(viewer: Viewer, r
         const box = one.getBoundingClientRect();
         return box.width > 1 && box.height < 24 && !one.closest("thead, p, details");  // p: links in a sentence
     }).map((one) => one.outerHTML.slice(0, 100))"""
-    for address in ("#/", "#/rollouts", "#/task/sql%2Fjoins", "#/baseline"):
+    for address in ("#/", "#/rollouts", "#/task/sql%2Fjoins", "#/baseline", "#/run"):
         page = viewer.open(report, address, viewport={"width": 390, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         assert page.evaluate(beyond) == []
