@@ -70,8 +70,10 @@ def main() -> None:
                         if args.only in out.name:
                             picture(browser, reports[report], address, out, width, scheme)
         if args.readme:
-            for scheme, name in (("light", "report.png"), ("dark", "report-dark.png")):
-                picture(browser, reports["two"], "#/", HERE / name, 1280, scheme, height=1000)
+            for scheme, end in (("light", ""), ("dark", "-dark")):
+                picture(browser, reports["two"], "#/", HERE / f"report{end}.png", 1280, scheme, height=1336)
+                rollout = PAGES["outcomes"]["unsolved"]
+                picture(browser, reports["outcomes"], rollout, HERE / f"rollout{end}.png", 1280, scheme, height=900)
         browser.close()
 
 
@@ -108,7 +110,7 @@ def picture(
         page.set_viewport_size({"width": width, "height": min(tall + 400, 6000)})
     page.wait_for_timeout(150)
     shown = height or min(page.evaluate("document.documentElement.scrollHeight"), 3000)
-    page.screenshot(path=out, full_page=True, clip={"x": 0, "y": 0, "width": width, "height": shown})
+    page.screenshot(path=out, clip={"x": 0, "y": 0, "width": width, "height": shown})
     page.close()
 
 

@@ -71,6 +71,7 @@ def test_the_sdist_has_what_its_tests_need(built: Path) -> None:
         "README.zh.md",
         "LICENSE",
         "docs/report.png",
+        "docs/report-dark.png",
         "examples/README.md",
         "noxfile.py",
         "mkdocs.yml",

@@ -275,8 +275,9 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_report_picture_is_small() -> None:
-    assert (ROOT / "docs" / "report.png").stat().st_size < 250_000
+def test_pictures_are_small() -> None:
+    for picture in (ROOT / "docs").glob("*.png"):
+        assert picture.stat().st_size < 250_000
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
