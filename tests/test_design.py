@@ -51,7 +51,8 @@ INSIDE = {
     ),
     "collecting": "__init__ generated selection shards collect explain nodeids inactive task_data",
     "options": "__init__ settings activation agents agent_file skill_folder values declared completion",
-    "engine": "__init__ engine host preparation parts core_access pool preflight replay runs store caps resume",
+    "engine": "__init__ engine host preparation parts core_access pool preflight replay runs store caps cost_cap "
+    "resume",
     "rollout": (
         "__init__ runner attempts attempt_state fetching session_creation adaptive_limit session_adoption "
         "session_deletion late_usage turn_watch poll_schedule dialects stopping witnesses"

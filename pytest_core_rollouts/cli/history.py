@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pytest_core_rollouts.cli import INTERRUPTED, CommandError
-from pytest_core_rollouts.cli.report import positive, write
+from pytest_core_rollouts.cli.report import load_prices, positive, write
 from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
 from pytest_core_rollouts.records.rows import file_order, read_records, require_agreement, slim_rows
 from pytest_core_rollouts.report.history import BARS, PLAIN_BARS, history_text, write_history_html
@@ -24,12 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths", metavar="DIR|FILE", nargs="+", type=Path, help="JSONL of runs, or a folder with such files"
     )
     parser.add_argument("--html", metavar="OUT", type=Path, help="also write the history as an HTML page to this file")
+    parser.add_argument("--prices", metavar="FILE", type=Path, help="prices of models: also show what each run cost")
     parser.add_argument("--last", metavar="N", type=positive, default=60, help="only the newest N runs (default: 60)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the history. Return 0, or 2 if no file has rows."""
-    agents = histories(_rows(_files(arguments.paths)), arguments.last)
+    prices = None if arguments.prices is None else load_prices(arguments.prices)
+    agents = histories(_rows(_files(arguments.paths)), arguments.last, prices)
     if not agents:
         print(f"ERROR: no rows of runs in {', '.join(map(str, arguments.paths))}", file=sys.stderr)
         return UNREADABLE

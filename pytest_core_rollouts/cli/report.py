@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     gates = _gates(arguments)
     if arguments.html is not None:
         _require_regular_files(arguments.files)
-    prices = None if arguments.prices is None else _load_prices(arguments.prices)
+    prices = None if arguments.prices is None else load_prices(arguments.prices)
     files = read_files(arguments.files)
     rows = select_rows(files, arguments.run)
     baseline = None if arguments.baseline is None else _load_baseline(arguments)
@@ -149,7 +149,7 @@ def _gates(arguments: argparse.Namespace) -> list[Gate]:
     return gates
 
 
-def _load_prices(path: Path) -> Prices:
+def load_prices(path: Path) -> Prices:
     try:
         return Prices.load(path)
     except PricesError as error:

@@ -1,4 +1,4 @@
-"""Limits on the time and the tokens of a session. Once one is reached, nothing more starts; what runs finishes."""
+"""Limits on the time, the tokens and the cost of a session: at one, nothing more starts; what runs finishes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ import os
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from pytest_core_rollouts.engine.cost_cap import CostCap
+from pytest_core_rollouts.records.record import tokens_of
 
 
 @dataclass
@@ -22,6 +27,7 @@ class Caps:
 
     max_time: float | None = None
     max_tokens: int | None = None
+    cost: CostCap | None = None
     folder: Path | None = None
     until: float | None = None
     tokens: int = 0
@@ -35,6 +41,8 @@ class Caps:
     def share(self, folder: Path) -> None:
         """Count together with other processes from now on, in files of this folder."""
         self.folder = folder
+        if self.cost is not None:
+            self.cost.folder = folder
 
     def start(self) -> None:
         """Start the time, unless this or another process has started it. Call it before rollouts start."""
@@ -50,6 +58,14 @@ class Caps:
             with suppress(FileExistsError):  # another process was the first
                 os.link(own.name, self.folder / "until")
         self._until()
+
+    def spend_attempt(
+        self, agent: str, harness: str, model: str, base_url: str | None, usage: Mapping[str, Any] | None
+    ) -> None:
+        """Count an attempt of an agent, which is given by its slug; None: its usage is unknown."""
+        self.spend(tokens_of(usage))
+        if self.cost is not None:
+            self.cost.spend(agent, harness, model, base_url, usage)
 
     def spend(self, tokens: int | None) -> None:
         """Count the tokens of an attempt; None: its usage is unknown."""
@@ -77,7 +93,7 @@ class Caps:
             self.count()
             if self.tokens >= self.max_tokens:
                 return f"--rollout-max-tokens {self.max_tokens} is reached: {self.spent()}"
-        return None
+        return None if self.cost is None else self.cost.reason()
 
     def spent(self) -> str:
         """Return the known tokens as text."""

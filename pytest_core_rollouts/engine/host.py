@@ -65,7 +65,9 @@ class Host:
             witnesses=Witnesses(store.task_count),
             refusals=Refusals(store.task_counts),
             halted=lambda: self._pool.fatal or store.caps.reached(),
-            on_retry=store.caps.spend,
+            on_retry=lambda rollout, usage: store.caps.spend_attempt(
+                rollout.agent.slug, rollout.agent.harness, rollout.agent.model, rollout.agent.base_url, usage
+            ),
         )
         source = parts.replay or parts.resumed
         self._replayer = (

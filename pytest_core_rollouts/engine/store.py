@@ -13,7 +13,7 @@ from pytest_core_rollouts.engine.caps import Caps
 from pytest_core_rollouts.engine.resume import Resumed
 from pytest_core_rollouts.records.kept_files import keep_files, keep_items
 from pytest_core_rollouts.records.masking import Masker, hide_reasons
-from pytest_core_rollouts.records.record import RecordsError, RolloutRecord, tokens_of
+from pytest_core_rollouts.records.record import RecordsError, RolloutRecord
 from pytest_core_rollouts.records.rows import append, check_writable, effective_rows, read_located
 from pytest_core_rollouts.records.why import why_text
 from pytest_core_rollouts.tasks.matrix import Rollout
@@ -126,8 +126,9 @@ class RowStore:
         except RecordsError as error:
             self.mark_failed(str(error))
             raise
-        if ran and record.session_id is not None:
-            self.caps.spend(tokens_of(record.usage))  # earlier attempts are counted when they end
+        if ran and record.session_id is not None:  # earlier attempts are counted when they end
+            base_url = record.settings.get("base_url")
+            self.caps.spend_attempt(str(record.agent["slug"]), record.harness, record.model, base_url, record.usage)
 
     def save_files(self, rollout: Rollout, attempt: int, artifacts: Mapping[str, bytes]) -> Sequence[Mapping[str, Any]]:
         """Save the files that an agent produced, and return the row's `outputs`.

@@ -143,6 +143,17 @@ OPTIONS: Final = (
         "YAML or JSON file with the prices of models, in dollars per million tokens: reports then show what rollouts "
         "cost.",
     ),
+    _value(
+        "max-cost",
+        "DOLLARS",
+        "Stop starting rollouts once they cost this much, by --rollout-prices. Default: no limit.",
+    ),
+    Option(
+        "allow-unknown-cost",
+        None,
+        "With --rollout-max-cost, run agents whose model has no price or whose usage is never reported.",
+        "flag",
+    ),
     _value("max-tokens", "N", "Stop starting rollouts once this many tokens are used. Default: no limit."),
     _value(
         "replay", "PATH", "Grade the answers in this JSONL again with the current tasks, without running any agent."

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,7 +35,7 @@ from pytest_core_rollouts.results.stopping import StopRule
 from pytest_core_rollouts.rollout.dialects import OPENAGENTCORE, OPENAI, OPENAI_URL, Dialect, dialect_of
 from pytest_core_rollouts.secret_values import is_secret
 from pytest_core_rollouts.tasks.folders import find_task
-from pytest_core_rollouts.tasks.matrix import Agent, FailedTurns
+from pytest_core_rollouts.tasks.matrix import MODELLESS, Agent, FailedTurns
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import RUN_KEYS, Network
 
@@ -92,6 +93,9 @@ class Settings:
     max_tokens: int | None = None
     stop: StopRule | None = None
     """When the run stops early; None: never."""
+    max_cost: Fraction | None = None
+    """Dollars after which no further rollout starts."""
+    allow_unknown_cost: bool = False
     prices: Prices | None = None
     """Dollars per million tokens of models; None: reports show no cost."""
     retries: int = 1
@@ -189,7 +193,9 @@ def read_settings(config: pytest.Config) -> Settings:
         max_time=values.one("max-time", option_values.duration, None),
         max_tokens=values.one("max-tokens", option_values.positive_integer, None),
         stop=_stop(values, config, gates, replay),
-        prices=_prices(values),
+        prices=(prices := _prices(values)),
+        max_cost=_max_cost(values, prices, agents),
+        allow_unknown_cost=values.switch("allow-unknown-cost"),
         retries=values.one("retries", option_values.count, 1),
         failed_turns=values.one("failed-turns", option_values.failed_turns, "missing"),
         labels=_labels(values),
@@ -352,6 +358,22 @@ def _prices(values: OptionValues) -> Prices | None:
         return None if path is None else Prices.load(path)
     except PricesError as error:
         raise pytest.UsageError(f"{values.shown('prices')}: {error}") from None
+
+
+def _max_cost(values: OptionValues, prices: Prices | None, agents: Iterable[Agent]) -> Fraction | None:
+    """Return the limit. Raises pytest.UsageError if an agent's model has no price, so that nothing can be counted."""
+    limit = values.one("max-cost", option_values.dollars, None)
+    if limit is None or (values.switch("allow-unknown-cost") and prices is not None):
+        return limit
+    if prices is None:
+        raise pytest.UsageError(f"{values.shown('max-cost')}: requires prices; add --rollout-prices PATH")
+    for agent in agents:
+        if agent.harness not in MODELLESS and prices.of(agent.model, agent.base_url) is None:
+            raise pytest.UsageError(
+                f"{values.shown('max-cost')}: {prices.path} has no price of the model {agent.model!r}; add it, or "
+                "accept unknown costs with --rollout-allow-unknown-cost"
+            )
+    return limit
 
 
 def _html(values: OptionValues) -> Path | None:

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -171,6 +172,13 @@ def duration(text: str) -> float:
 
 def stop_rule(text: str) -> StopRule:
     return StopRule.parse(text)
+
+
+def dollars(text: str) -> Fraction:
+    """Return the amount of `25` or `2.50`."""
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", text) or not Fraction(text):
+        raise ValueError(f"expected an amount in dollars above 0, such as 25 or 2.50, got {text!r}")
+    return Fraction(text)
 
 
 def network(text: str) -> Network:

@@ -70,6 +70,7 @@ def _change(agent: AgentHistory) -> str:
 
 def _table(agent: AgentHistory) -> str:
     runs = agent.runs
+    costs = [Column("cost", list(map(_cost, runs)))] if any(run.score.cost for run in runs) else []
     return table(
         [
             Column("run", [escape(run.run_id) for run in runs], numeric=False),
@@ -78,6 +79,7 @@ def _table(agent: AgentHistory) -> str:
             Column("graded", [f"{run.score.graded}/{run.score.planned}" for run in runs]),
             Column("errors", [str(run.score.errors) for run in runs]),
             Column("tokens", [_tokens(run) for run in runs]),
+            *costs,
             Column("notes", [escape(", ".join(notes(run)) or UNKNOWN) for run in runs], numeric=False),
         ]
     )
@@ -89,9 +91,14 @@ def _tokens(run: RunResult) -> str:
     return f"{run.score.tokens:,}{'+' if run.score.tokens_unknown else ''}"
 
 
+def _cost(run: RunResult) -> str:
+    return UNKNOWN if run.score.cost is None else str(run.score.cost)
+
+
 def notes(run: RunResult) -> list[str]:
     """Return what a reader must know of a run: whether it is incomplete, and what changed since the one before."""
-    return [*([] if run.complete else ["incomplete, not compared"]), *run.changes]
+    rounds = [f"stopped early, {run.score.rounds}"] if run.score.rounds else []
+    return [*([] if run.complete else ["incomplete, not compared"]), *rounds, *run.changes]
 
 
 def sometimes_texts(agent: AgentHistory) -> Iterator[tuple[str, str]]:
@@ -131,8 +138,9 @@ def write_history_html(agents: Sequence[AgentHistory], path: Path) -> None:
             "changed": agent.change is not None,
             "marks": _marks(agent),
             "sometimes": list(sometimes_texts(agent)),
+            "costs": any(run.score.cost for run in agent.runs),
             "runs": [
-                (run.run_id, str(run.reward), between(run.reward.interval), _tokens(run), notes(run))
+                (run.run_id, str(run.reward), between(run.reward.interval), _tokens(run), _cost(run), notes(run))
                 for run in agent.runs
             ],
         }

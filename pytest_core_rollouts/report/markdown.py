@@ -110,7 +110,7 @@ def _header(summary: Summary) -> str:
 
 def _rounds(summary: Summary) -> str:
     """Return which rounds of a run that stopped early are counted; empty if all are."""
-    found = {label: f"from {one.complete} of {one.planned} rounds" for label, one in summary.rounds.items()}
+    found = {label: str(rounds) for label, rounds in summary.rounds.items()}
     if len(set(found.values())) > 1:
         return f", {', '.join(f'{escape(label)} {text}' for label, text in found.items())}"
     return f", {next(iter(found.values()))}" if found else ""

@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import Final
 
 from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.results.prices import Prices
 from pytest_core_rollouts.results.scores import AgentScore, Estimate, TaskScore
 from pytest_core_rollouts.results.significance import SEED
 from pytest_core_rollouts.results.summary import summarize_rounds
@@ -91,7 +92,7 @@ class AgentHistory:
         return [run for run in self.runs if run.complete and run.reward.value is not None]
 
 
-def histories(rows: Iterable[RolloutRecord], last: int) -> list[AgentHistory]:
+def histories(rows: Iterable[RolloutRecord], last: int, prices: Prices | None = None) -> list[AgentHistory]:
     """Return the history of each agent over its `last` runs. Rows of replays are left out: nothing ran in them."""
     of_runs: dict[str, list[RolloutRecord]] = {}
     for row in rows:
@@ -103,7 +104,7 @@ def histories(rows: Iterable[RolloutRecord], last: int) -> list[AgentHistory]:
         versions = _versions(of_runs[run_id])
         scores = {
             score.identity: score
-            for score in sorted(summarize_rounds(of_runs[run_id]).agents, key=lambda one: one.began)
+            for score in sorted(summarize_rounds(of_runs[run_id], prices=prices).agents, key=lambda one: one.began)
         }
         for identity, score in scores.items():  # the newest version of an agent that was changed within a run
             agents.setdefault(identity, []).append((run_id, score, versions))

@@ -5,15 +5,17 @@ Prices change, so no row has a cost: it is computed whenever a report is made. W
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_core_rollouts.records.record import RolloutRecord, tokens_of
-from pytest_core_rollouts.tasks.matrix import CONTAINER_SIZES
+from pytest_core_rollouts.tasks.matrix import CONTAINER_SIZES, DEFAULT
 from pytest_core_rollouts.tasks.strict_yaml import Invalid, YamlError, describe, load_yaml
 
 REQUIRED: Final = ("input", "output")
@@ -29,6 +31,23 @@ class PricesError(ValueError):
     """A file of prices that can't be used. `str()` is one line: where, what is wrong, what to do."""
 
 
+def token_counts(usage: Mapping[str, Any] | None) -> tuple[int, int, int, int] | None:
+    """Return input tokens, output tokens, and input tokens read from and written to a cache; None if unknown.
+
+    Cached tokens are part of the input tokens, and reasoning tokens of the output tokens.
+    """
+    details = (usage or {}).get("input_tokens_details") or {}
+    if usage is None or not isinstance(details, Mapping):
+        return None
+    counts = [usage.get("input_tokens"), usage.get("output_tokens")]
+    counts += [details.get(name) or 0 for name in ("cached_tokens", "cache_write_tokens")]
+    known = [count for count in counts if type(count) is int and count >= 0]
+    if len(known) < len(counts):
+        return None
+    sent, sampled, read, written = known
+    return None if read + written > sent else (sent, sampled, read, written)  # else counted in another way
+
+
 @dataclass(frozen=True)
 class ModelPrices:
     """Dollars per million tokens of one model."""
@@ -39,21 +58,10 @@ class ModelPrices:
     input_cache_read: Fraction
 
     def cost(self, usage: Mapping[str, Any] | None) -> Fraction | None:
-        """Return what a usage costs, in dollars; None if it doesn't say enough.
-
-        Cached tokens are part of the input tokens, and reasoning tokens of the output tokens.
-        """
-        details = (usage or {}).get("input_tokens_details") or {}
-        if usage is None or not isinstance(details, Mapping):
+        """Return what a usage costs, in dollars; None if it doesn't say enough."""
+        if (counts := token_counts(usage)) is None:
             return None
-        counts = [usage.get("input_tokens"), usage.get("output_tokens")]
-        counts += [details.get(name) or 0 for name in ("cached_tokens", "cache_write_tokens")]
-        known = [count for count in counts if type(count) is int and count >= 0]
-        if len(known) < len(counts):
-            return None
-        sent, sampled, read, written = known
-        if read + written > sent:
-            return None  # counted in another way
+        sent, sampled, read, written = counts
         dollars = (
             (sent - read - written) * self.input
             + read * self.input_cache_read
@@ -61,6 +69,40 @@ class ModelPrices:
             + sampled * self.output
         )
         return Fraction(dollars) / _MILLION
+
+
+@dataclass(frozen=True)
+class PublicPrices:
+    """Prices of a model that genai-prices knows, as of the day of a rollout."""
+
+    model: str
+    at: datetime | None = None
+
+    def cost(self, usage: Mapping[str, Any] | None) -> Fraction | None:
+        """Return what a usage costs, in dollars; None if it doesn't say enough."""
+        from genai_prices import Usage, calc_price
+
+        if (counts := token_counts(usage)) is None:
+            return None
+        sent, sampled, read, written = counts
+        tokens = Usage(input_tokens=sent, output_tokens=sampled, cache_read_tokens=read, cache_write_tokens=written)
+        try:
+            return Fraction(calc_price(tokens, model_ref=self.model, genai_request_timestamp=self.at).total_price)
+        except (LookupError, ValueError):  # it does not know the model, or not such a usage
+            return None
+
+    @property
+    def known(self) -> bool:
+        try:
+            return self.cost({"input_tokens": 1, "output_tokens": 1}) is not None
+        except ImportError:
+            return False
+
+
+@functools.cache
+def _is_public(model: str) -> bool:
+    """Whether the extra `prices` is installed and has the model."""
+    return PublicPrices(model).known
 
 
 @dataclass(frozen=True)
@@ -99,6 +141,20 @@ class Prices:
                 raise PricesError(str(file.error(invalid.problem, (name, *invalid.key)))) from None
         return cls(path, models, containers)
 
+    def of(self, model: str, base_url: str | None, at: datetime | None = None) -> ModelPrices | PublicPrices | None:
+        """Return the prices of a model; None: unknown.
+
+        What the file does not name has public prices, with the extra `prices`, but not at a base URL of the user's own.
+        """
+        if model in self.models:
+            return self.models[model]
+        return PublicPrices(model, at) if base_url is None and model != DEFAULT and _is_public(model) else None
+
+    def of_row(self, row: RolloutRecord) -> ModelPrices | PublicPrices | None:
+        """Return the prices of a row's model on its day; None: unknown."""
+        at = None if row.started_at is None else datetime.fromisoformat(row.started_at.replace("Z", "+00:00"))
+        return self.of(row.model, row.settings.get("base_url"), at)
+
     def cost(self, row: RolloutRecord) -> Fraction | None:
         """Return what all attempts of a row's rollout cost, in dollars; None: unknown."""
         return sum_known([self._token_cost(row), self._container_cost(row)])
@@ -117,7 +173,7 @@ class Prices:
     def _token_cost(self, row: RolloutRecord) -> Fraction | None:
         if row.spent == 0:
             return Fraction(0)
-        prices = self.models.get(row.model)
+        prices = self.of_row(row)
         if prices is None:
             return None
         # With a known sum and no usage, the last attempt had no Turn.
@@ -188,7 +244,7 @@ class Cost:
         rows = list(rows)
         costs = [prices.cost(row) for row in rows]
         known = [cost for cost in costs if cost is not None]
-        models = frozenset(row.model for row in rows if row.model not in prices.models)
+        models = frozenset(row.model for row in rows if prices.of_row(row) is None)
         return cls(sum(known, Fraction(0)), len(rows), len(rows) - len(known), models)
 
     def __add__(self, other: Cost) -> Cost:

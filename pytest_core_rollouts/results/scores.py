@@ -143,6 +143,7 @@ class AgentScore:
     groups: GroupHealth
     faults: tuple[tuple[str, int], ...]  # kinds of errors with their counts, the most frequent first
     cost: Cost | None = None  # of all rows; None without prices
+    rounds: str = ""  # which ones are counted, of a run that stopped early
     whys: tuple[tuple[str, str, int], ...] = ()  # tasks and why graded rewards are below 1, with their counts
 
     @property

@@ -55,6 +55,9 @@ class Rounds:
     equal: bool
     """Whether all tasks have the same number of samples. If not, there is no rule for the mean."""
 
+    def __str__(self) -> str:
+        return f"from {self.complete} of {self.planned} rounds"
+
     @classmethod
     def of(cls, agent: AgentScore) -> Rounds:
         planned = [task.planned for task in agent.tasks]

@@ -117,7 +117,7 @@ def summarize_rounds(records: Iterable[RolloutRecord], planned: int = 0, *, pric
     shown = summarize(
         (row for row in rows if row.xfail or row.sample < complete.get(identity_of(row), 0)), prices=prices
     )
-    agents = tuple(_of_rounds(agent, complete[agent.identity]) for agent in shown.agents)
+    agents = tuple(_of_rounds(agent, keys[agent.identity]) for agent in shown.agents)
     labels = {agent.label: keys[agent.identity] for agent in whole.agents}
     return Summary(agents, sum(agent.planned for agent in agents), stop=whole.stop, rounds=labels)
 
@@ -127,11 +127,10 @@ def identity_of(row: RolloutRecord) -> tuple[str, str, str | None]:
     return row.harness, row.model, row.agent.get("name")
 
 
-def _of_rounds(agent: AgentScore, rounds: int) -> AgentScore:
-    tasks = tuple(dataclasses.replace(task, planned=min(task.planned, rounds)) for task in agent.tasks)
-    return dataclasses.replace(
-        agent, tasks=tasks, planned=sum(task.planned for task in tasks), planned_tasks=len(tasks)
-    )
+def _of_rounds(agent: AgentScore, rounds: Rounds) -> AgentScore:
+    tasks = tuple(dataclasses.replace(task, planned=min(task.planned, rounds.complete)) for task in agent.tasks)
+    planned = sum(task.planned for task in tasks)
+    return dataclasses.replace(agent, tasks=tasks, planned=planned, planned_tasks=len(tasks), rounds=str(rounds))
 
 
 def _stop_rule(rows: Iterable[RolloutRecord]) -> StopRule | None:

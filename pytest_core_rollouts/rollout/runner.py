@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_core_rollouts.grading.answers import Answer, Grade
 from pytest_core_rollouts.grading.threads import Graders
-from pytest_core_rollouts.records.record import RolloutRecord, tokens_of
+from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.rollout.adaptive_limit import AdaptiveLimit
 from pytest_core_rollouts.rollout.attempt_state import EMBEDDED, AttemptState
 from pytest_core_rollouts.rollout.dialects import OPENAGENTCORE, Dialect
@@ -86,11 +86,8 @@ class RolloutRunner:
     refusals: Refusals = field(default_factory=lambda: Refusals(task_counts=lambda run_id: {}))
     halted: Callable[[], str | None] = lambda: None
     """Returns why no further attempt may start, or None."""
-    on_retry: Callable[[int | None], None] = lambda tokens: None
-    """Called with the tokens of an attempt's Turn if another attempt replaces it, because no record has them.
-
-    None if they are unknown.
-    """
+    on_retry: Callable[[Rollout, Mapping[str, Any] | None], None] = lambda rollout, usage: None
+    """Called with the usage of an attempt's Turn if another attempt replaces it; None if it is unknown."""
 
     async def run(
         self,
@@ -141,7 +138,7 @@ class RolloutRunner:
                 return replace(outcome, warnings=tuple(warnings))
             notes.append(f"attempt {number}: {attempt.ending.error}")
             if attempt.state.turn is not None:
-                self.on_retry(tokens_of(attempt.state.turn.get("usage")))
+                self.on_retry(rollout, attempt.state.turn.get("usage"))
             earlier_usage = attempt.state.usages
             pause = attempt.ending.pause
             if attempt.ending.key_taken:

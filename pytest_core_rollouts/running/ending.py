@@ -155,6 +155,8 @@ class Ending:
             yield f"finished while the run stopped: {late}, which the table counts and pytest does not"
         if run.store.caps.unknown:
             yield f"--rollout-max-tokens counted without {run.store.caps.unknown} attempts whose usage is unknown"
+        if run.store.caps.cost is not None and (unknown := run.store.caps.cost.unknown):
+            yield f"--rollout-max-cost counted {unknown} attempts of unknown cost as their agent's mean"
 
 
 def finish(run: SessionRun, *, stopped: bool) -> Ending:

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_core_rollouts.engine.caps import Caps
 from pytest_core_rollouts.engine.core_access import CoreAccess, EmbeddedOptions
+from pytest_core_rollouts.engine.cost_cap import CostCap
 from pytest_core_rollouts.engine.resume import Resumed
 from pytest_core_rollouts.engine.store import RowStore
 from pytest_core_rollouts.options.settings import Settings
@@ -28,7 +29,7 @@ def make_store(
         resumed=resumed,
         items=settings.items,
         hide_expected=settings.hide_expected,
-        caps=Caps(settings.max_time, settings.max_tokens, shared),
+        caps=_caps(settings, shared),
         on_failure=on_failure,
     )
 
@@ -75,6 +76,13 @@ def refuse_known_rows(store: RowStore, run_id: str) -> None:
             f"--rollout-run: {out} has rows of run {run_id} already; continue that run with "
             f"--rollout-resume {out}, or choose another id"
         )
+
+
+def _caps(settings: Settings, shared: Path | None) -> Caps:
+    cost = None
+    if settings.max_cost is not None and settings.prices is not None:
+        cost = CostCap(settings.max_cost, settings.prices, settings.allow_unknown_cost, shared)
+    return Caps(settings.max_time, settings.max_tokens, cost, shared)
 
 
 def check_pytest_options(config: pytest.Config) -> None:

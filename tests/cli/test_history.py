@@ -32,6 +32,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_prices_show_what_each_run_cost(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "prices.yaml").write_text("default: {input: 1000, output: 1000}\n")
+    rows = [replace(row, usage={"input_tokens": 40, "output_tokens": 10, "total_tokens": 50}) for row in night(20, 9)]
+    (folder / "0.jsonl").write_bytes(b"".join(row.to_line() for row in rows))
+    page = folder / "history.html"
+    assert main(["history", str(folder), "--prices", str(folder / "prices.yaml"), "--html", str(page)]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    head, *runs = [[cell.strip() for cell in line.split("|")] for line in lines if line.startswith("|")]
+    cost = head.index("cost")
+    assert runs[-1][cost] == "$1.00"  # twenty rollouts of 5 cents
+    assert runs[-2][cost] == "-"  # their usage says too little
+    assert page.read_text().count('<td class="number">$1.00</td>') == 1
+
+
 def test_a_folder_of_runs_is_a_history(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["history", str(folder), "--html", str(folder / "pages" / "history.html")]) == 0
     out, err = capfd.readouterr()

@@ -48,7 +48,7 @@ def prices(tmp_path: Path) -> Prices:
         ("openai/gpt-5", {"usage": None}, None),
         ("openai/gpt-5", {"usage": {"total_tokens": 7}}, None),
         ("openai/gpt-5", {"usage": usage(100, 0, cached_tokens=101)}, None),  # not counted as part of the input
-        ("gpt-5", {"usage": usage(100, 1)}, None),  # the model's name, exactly
+        ("gpt-5x", {"usage": usage(100, 1)}, None),  # the model's name, exactly
         ("default", {"usage": usage(100, 1)}, None),
         ("default", {"usage": None, "spent": 0}, "0"),  # no Turn
         # the failed attempts count, too; without their usage the cost is unknown
@@ -152,3 +152,26 @@ def test_the_time_of_containers_counts(tmp_path: Path, fields: dict[str, Any], c
     path.write_text("m: {input: 0, output: 0}\ncontainer: {small: 0.03, medium: 0.12}")
     [row] = run({"a": (1.0,)}, model="m", **{"usage": usage(1, 1), "session_id": "s", **fields})
     assert Prices.load(path).cost(row) == (None if cost is None else Fraction(cost))
+
+
+def test_public_prices_hold_where_the_file_names_no_price(tmp_path: Path) -> None:
+    pytest.importorskip("genai_prices", reason="requires pip install 'pytest-core-rollouts[prices]' (Python 3.11)")
+    path = tmp_path / "prices.yaml"
+    path.write_text("mine: {input: 1, output: 2}\ndefault: {input: 1, output: 1}\n")
+    prices = Prices.load(path)
+    tokens = {"input_tokens": 100_000, "output_tokens": 100_000}
+
+    def cost(model: str, base_url: str | None = None) -> Fraction | None:
+        found = prices.of(model, base_url)
+        return None if found is None else found.cost(tokens)
+
+    assert cost("mine") == cost("mine", "https://infer.example/v1") == Fraction("0.3")
+    assert cost("claude-sonnet-4-5") == Fraction("1.8")  # its list price since it exists: 3 and 15 dollars a million
+    assert cost("claude-sonnet-4-5", "https://infer.example/v1") is None
+    assert cost("no-such-model") is None
+    path.write_text("mine: {input: 1, output: 2}\n")
+    assert Prices.load(path).of("default", None) is None
+    public = prices.of("claude-sonnet-4-5", None)
+    assert public is not None
+    assert public.cost({"input_tokens": 5, "output_tokens": 1, "input_tokens_details": {"cached_tokens": 9}}) is None
+    assert public.cost(None) is None

@@ -132,7 +132,7 @@ def test_tokens_of_a_spoiled_attempt_are_spent_too() -> None:
     broke = Script(turn_status="failed", error={"code": "server_error", "message": "m"}, usage=usage)
     counted: list[int | None] = []
     with FakeCore(script=lambda body: Script(answer=RIGHT, usage=usage) if core.sessions else broke) as core:
-        ran = run(core, plan(retries=1), on_retry=counted.append)
+        ran = run(core, plan(retries=1), on_retry=lambda rollout, used: counted.append(used and used["total_tokens"]))
         assert ran.verdict == ("completed", 1.0)
         assert (ran.record.usage, ran.record.spent, ran.record.tokens) == (usage, 60, 60)
         assert counted == [30]
