@@ -17,7 +17,7 @@ def compare_runs(
     now: Summary, baseline: Baseline, tasks: Mapping[str, int], agents: Mapping[tuple[str, str, str, str], int]
 ) -> dict[str, Any]:
     """Return what changed for each agent, as JSON data. `tasks` and `agents` map ids and keys to positions."""
-    pairs = [(agents[_agent_key(agent)], agent, baseline.of(agent, now)) for agent in now.agents]
+    pairs = [(agents[agent_key_of(agent)], agent, baseline.of(agent, now)) for agent in now.agents]
     matched = [other for _, _, other in pairs if other is not None]
     return {
         "files": [baseline.path.name],
@@ -29,7 +29,8 @@ def compare_runs(
     }
 
 
-def _agent_key(agent: AgentScore) -> tuple[str, str, str, str]:
+def agent_key_of(agent: AgentScore) -> tuple[str, str, str, str]:
+    """Return the key of an agent, as `agent_key` returns it for a row."""
     return agent.harness, agent.model, agent.name or "", agent.digest
 
 

@@ -22,7 +22,7 @@ from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.records.rows import effective_rows, read_records, slim
 from pytest_core_rollouts.records.why import shown_why
 from pytest_core_rollouts.report.costs import cost_clause
-from pytest_core_rollouts.report.html_baseline import compare_runs
+from pytest_core_rollouts.report.html_baseline import agent_key_of, compare_runs
 from pytest_core_rollouts.report.html_causes import Brief, causes
 from pytest_core_rollouts.results.comparison import Baseline
 from pytest_core_rollouts.results.gate import WORDS, Judgment
@@ -30,7 +30,8 @@ from pytest_core_rollouts.results.gate_kinds import Verdict
 from pytest_core_rollouts.results.number_text import between
 from pytest_core_rollouts.results.prices import Cost, Prices
 from pytest_core_rollouts.results.scores import METRICS_SHOWN, AgentScore, Estimate
-from pytest_core_rollouts.results.summary import Summary, agent_key, summarize_rounds
+from pytest_core_rollouts.results.stopping import Rounds
+from pytest_core_rollouts.results.summary import Summary, agent_key, summarize, summarize_rounds
 
 BRIEF = 240
 """Characters of an error or a reason in the index, which lists show and searches use."""
@@ -108,18 +109,24 @@ def index(
     keys = {key: at for at, key in enumerate(sorted({agent_key(row) for row in found.rows}))}
     tasks = {task: at for at, task in enumerate(sorted({row.task for row in found.rows}))}
     runs = {run_id: at for at, run_id in enumerate(sorted({row.run_id for row in found.rows}))}
+    whole = summarize(found.rows, prices=prices) if summary.rounds else summary
+    # An agent without a complete round is not in the summary of a run that stopped early.
+    scores = {agent_key_of(agent): agent for agent in (*whole.agents, *summary.agents)}
+    labels = {agent_key_of(agent): agent.label for agent in whole.agents}
+    judgments = list(judgments)
     return {
         "files": list(files),
         "planned": summary.planned,
         "plannedXfails": sum(score.planned for agent in summary.agents for score in agent.xfails),
-        "agents": [_agent(agent, tasks) for agent in summary.agents],
+        "agents": [_agent(scores[key], tasks, summary.rounds.get(labels[key])) for key in keys],
+        "early": _early(whole, summary, judgments),
         "tasks": list(tasks),
         "runs": [_run(run_id, found.rows) for run_id in runs],
         "settings": _settings(found.rows),
         "outcomes": OUTCOMES,
         "tags": _tags(found.rows, tasks),
         "gates": [_verdict(judgment, name, row) for judgment in judgments for name, row in _by_agent(judgment)],
-        "cost": _cost(summary),
+        "cost": _cost(whole),
         "causes": what_went_wrong,
         "warnings": summary.warnings,
         "rollouts": {**_columns(found, tasks, keys, runs), "cause": places},
@@ -158,6 +165,20 @@ def _tags(rows: Iterable[RolloutRecord], tasks: Mapping[str, int]) -> list[list[
     return [sorted(of) for of in tags]
 
 
+def _early(whole: Summary, summary: Summary, judgments: Sequence[Judgment]) -> dict[str, Any] | None:
+    """Return what a run that stopped early saved; None for another run.
+
+    Without a decision of every gate it is not known whether the rest is still needed.
+    """
+    if whole.stop is None or not summary.rounds:
+        return None
+    decided = bool(judgments) and all(judgment.passed is not None for judgment in judgments)
+    rest = whole.planned - whole.rows
+    known = [agent.tokens for agent in whole.agents if agent.tokens is not None]
+    mean = sum(known) / whole.rows if len(known) == len(whole.agents) and whole.rows else 0
+    return {"rule": whole.stop.text, "planned": whole.planned, "rest": rest, "decided": decided, "tokens": mean * rest}
+
+
 def _cost(summary: Summary) -> str | None:
     """Return what the run cost; None without prices."""
     costs = [agent.cost for agent in summary.agents if agent.cost is not None]
@@ -175,7 +196,7 @@ def _verdict(judgment: Judgment, agent: str | None, verdict: Verdict) -> dict[st
     return {"gate": judgment.gate, "agent": agent, "verdict": WORDS[verdict.passed], "text": verdict.text}
 
 
-def _agent(agent: AgentScore, tasks: Mapping[str, int]) -> dict[str, Any]:
+def _agent(agent: AgentScore, tasks: Mapping[str, int], rounds: Rounds | None) -> dict[str, Any]:
     most = max((task.graded for task in agent.tasks), default=0)
     solved = agent.tasks_solved
     ks = _points(most)
@@ -186,6 +207,7 @@ def _agent(agent: AgentScore, tasks: Mapping[str, int]) -> dict[str, Any]:
         "name": agent.name,
         "digest": agent.digest,
         "planned": agent.planned,
+        "rounds": None if rounds is None else [rounds.complete, rounds.planned],
         "rows": agent.rows,
         "graded": agent.graded,
         "withoutRow": agent.not_run - agent.interrupted,

@@ -185,6 +185,23 @@ def test_a_filter_is_in_every_address_and_back_returns_to_the_row(viewer: Viewer
     assert page.evaluate("document.activeElement.dataset.url") != url
 
 
+def test_a_run_that_stopped_early_says_what_it_saved(viewer: Viewer, tmp_path: Path) -> None:
+    planned = {"run": 48, "agent": 48, "group": 4, "tasks": 12}
+    fields = {"settings": {"stop": "5%"}, "planned": planned, "usage": {"total_tokens": 1000}}
+    rows = [RolloutRecord(**row(f"t{at:02}", sample, 0, 1.0, **fields)) for at in range(12) for sample in range(1)]
+    rows.append(RolloutRecord(**row("t00", 1, 0, "error", **fields)))  # of a round that is not complete
+    judgments = judge([parse_gate("mean>=0.6")], summarize(rows))
+    page = viewer.open(made(tmp_path, rows, judgments=judgments, name="tasks"))
+    shown = texts(page, ".verdict")
+    assert shown[0].startswith("\u2713 passed mean>=0.6 after round 1 of 4")
+    assert shown[1:] == [
+        "saved 35 of 48 rollouts were not needed, because the gates are decided; "
+        "about 35k tokens not spent (stops early: 5%)"
+    ]
+    assert "from 1 of 4 rounds" in page.inner_text(".agents .figure")
+    assert texts(page, ".agents td[data-label='Graded']") == ["12/12"]
+
+
 def test_many_tasks_come_hardest_first(viewer: Viewer, tmp_path: Path) -> None:
     rows = [row(f"t{at:02}", sample, 0, float(at != 33)) for at in range(41) for sample in range(2)]
     report = made(tmp_path, [RolloutRecord(**one) for one in rows])

@@ -214,6 +214,18 @@ def test_what_a_stop_interrupted_has_a_row_and_counts_as_not_run(tmp_path: Path)
     assert [cause["count"] for cause in index["causes"]] == [1]
 
 
+def test_an_agent_without_a_complete_round_keeps_its_place(tmp_path: Path) -> None:
+    plan = {"run": 8, "agent": 4, "group": 2, "tasks": 2}
+    fields = {"settings": {"stop": "certain"}, "planned": plan}
+    rows = [row("a", 0, 0, 1.0, **fields), row("b", 0, 0, 1.0, **fields), row("a", 0, 1, 1.0, **fields)]
+    index = report_of(tmp_path, *rows).index
+    assert [(agent["harness"], agent["rounds"]) for agent in index["agents"]] == [
+        ("claude_sdk", [0, 2]),
+        ("codex", [1, 2]),
+    ]
+    assert index["rollouts"]["agent"] == [1, 1, 0]
+
+
 def test_details_are_all_of_a_row_that_a_reader_needs(tmp_path: Path) -> None:
     fields = row("sum", 0, 0, 0.0, notes=["a note"], request_ids={"create": "req_1"})
     detail = report_of(tmp_path, fields).details[0]

@@ -37,6 +37,10 @@ const readIndex = (data) => {
     value: columns.cause[at][1],
   }));
   for (const at of columns.xfail) data.rows[at].xfail = true;
+  for (const row of data.rows) {
+    const { rounds } = data.agents[row.agent];
+    row.beyond = rounds !== null && row.sample >= rounds[0]; // in no figure of a run that stopped early
+  }
   data.byId = new Map(data.rows.map((row) => [row.id, row]));
   data.groups = data.tasks.map(() => data.agents.map(() => []));
   for (const row of data.rows) data.groups[row.task][row.agent].push(row);

@@ -35,7 +35,7 @@ const agentsTable = () => {
   const numeric = new Set(["Tasks solved", "pass@1", `pass@${most}`, "Graded", "Mean time", "Tokens", "Cost"]);
   const body = report.agentsByMean.map((at) => {
     const agent = report.agents[at];
-    const rows = report.rows.filter((row) => row.agent === at && !row.xfail);
+    const rows = report.rows.filter((row) => row.agent === at && !row.xfail && !row.beyond);
     const pass = (k) => agent.passAt.find((point) => point.k === k)?.text ?? "n/a";
     return h(
       "tr",
@@ -54,6 +54,7 @@ const agentsTable = () => {
             },
             `${agent.meanReward.bounds} with the missing`,
           ),
+        agent.rounds && h("div", { class: "muted small" }, `from ${agent.rounds[0]} of ${plural(agent.rounds[1], "round")}`),
       ),
       h(
         "td",

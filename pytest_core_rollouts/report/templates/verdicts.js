@@ -20,10 +20,24 @@ const gateRow = ({ gate, agent, verdict, text }) =>
     gate.startsWith("baseline") && [" ", h("a", { href: `#/baseline${query()}` }, "What changed")],
   );
 
+/** What a run that stopped early did not run. */
+const earlyRow = () => {
+  if (!report.early) return null;
+  const { rule, planned, rest, decided, tokens } = report.early;
+  return verdictRow(
+    "note",
+    decided ? "saved" : "stopped",
+    null,
+    `${rest.toLocaleString("en")} of ${plural(planned, "rollout")} ${decided ? "were not needed, because the gates are decided" : "have no row"}`,
+    decided && tokens > 0 && `; about ${short(Math.round(tokens))} tokens not spent`,
+    ` (stops early: ${oneLine(rule, 20)})`,
+  );
+};
+
 const WITHOUT_REWARD = ["error", "cancelled", "not run"];
 
 const missingRow = () => {
-  const without = report.rows.filter((row) => row.reward === null && !row.xfail).length;
+  const without = report.rows.filter((row) => row.reward === null && !row.xfail && !row.beyond).length;
   const neverRan = report.agents.reduce((sum, agent) => sum + agent.withoutRow, 0);
   if (!without && !neverRan) return null;
   const shown = queryOf({ ...EMPTY, is: new Set(WITHOUT_REWARD) });
@@ -78,7 +92,7 @@ const gainedRow = () => {
 const costRow = () => report.cost && verdictRow("note", "cost", null, report.cost);
 
 const verdicts = () => {
-  const rows = [...report.gates.map(gateRow), missingRow(), baselineRow(), gainedRow(), costRow()].filter(Boolean);
+  const rows = [...report.gates.map(gateRow), earlyRow(), missingRow(), baselineRow(), gainedRow(), costRow()].filter(Boolean);
   if (!rows.length) return null;
   const worst = ["failed", "undecided", "passed"].find((word) => report.gates.some((one) => one.verdict === word));
   return h(
