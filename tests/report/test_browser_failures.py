@@ -128,6 +128,16 @@ def test_wrong_answers_are_counted_by_place_and_value_and_a_click_shows_them(vie
     assert page.locator(ROWS).count() > total
 
 
+def test_an_agents_count_of_an_outcome_leads_to_its_rollouts(viewer: Viewer, report: Path) -> None:
+    page = viewer.open(report)
+    count = page.locator(".agents tr:has-text('gpt-x') .tally a:has-text('unsolved')")
+    with turning(page):
+        count.click()
+    wrong = sum(one.harness == "codex" and one.reward == 0 and one.status == "completed" for one in sixteen_tasks())
+    assert page.locator(ROWS).count() == wrong
+    assert set(texts(page, ROWS + " td:nth-child(3)")) == {"codex/gpt-x"}
+
+
 def test_a_search_finds_answers_reasons_failed_commands_tags_and_xfail(viewer: Viewer, report: Path) -> None:
     records = sixteen_tasks()
     page = viewer.open(report, "#/rollouts")

@@ -80,7 +80,7 @@ const agentsTable = () => {
         "td",
         null,
         outcomeBar(countOutcomes(rows, agent.withoutRow), agent.planned),
-        outcomeCounts(rows, agent.withoutRow),
+        outcomeCounts(rows, agent.withoutRow, at),
       ),
       h("td", { class: "num" }, `${agent.graded.toLocaleString("en")}/${agent.planned.toLocaleString("en")}`),
       h("td", { class: "num" }, seconds(agent.duration)),
@@ -126,14 +126,20 @@ const agentsTable = () => {
   );
 };
 
-const outcomeCounts = (rows, withoutRow) =>
+/** How many rollouts of one agent have each outcome; each leads to them. */
+const outcomeCounts = (rows, withoutRow, agent) =>
   h(
     "div",
     { class: "tally small" },
     countOutcomes(rows, withoutRow).map(([name, count]) =>
       h(
-        "span",
-        { title: `${name}: ${NAMES[name]}` },
+        rows.some((row) => row.outcome === name) ? "a" : "span",
+        {
+          href: rows.some((row) => row.outcome === name)
+            ? `#/rollouts${queryOf({ ...EMPTY, is: new Set([name]), agent })}`
+            : null,
+          title: `${name}: ${NAMES[name]}`,
+        },
         glyph(name),
         count.toLocaleString("en"),
         h("span", { class: "visually-hidden" }, ` ${name}`),
