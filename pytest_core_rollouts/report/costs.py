@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pytest_core_rollouts.report.cells import escape
 from pytest_core_rollouts.results.prices import Cost, dollars
@@ -22,9 +22,9 @@ def cost_lines(summary: Summary) -> Iterator[str]:
         yield f"- cost in all: {cost_clause(sum(costs, Cost()), 0)}"
 
 
-def cost_clause(cost: Cost, solved: int) -> str:
-    """Return a cost, how much of it is unknown, and that of a solved task."""
-    models = f"; no price of {listed(list(map(escape, sorted(cost.models))))}" if cost.unknown and cost.models else ""
+def cost_clause(cost: Cost, solved: int, written: Callable[[str], str] = escape) -> str:
+    """Return a cost, how much of it is unknown, and that of a solved task. `written` escapes names."""
+    models = f"; no price of {listed(list(map(written, sorted(cost.models))))}" if cost.unknown and cost.models else ""
     if cost.unknown == cost.rollouts:
         return f"unknown{models}"
     unknown = f" ({cost.unknown} of {cost.rollouts} rollouts unknown{models})" if cost.unknown else ""

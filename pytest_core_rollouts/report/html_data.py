@@ -32,6 +32,7 @@ from pytest_core_rollouts.results.prices import Cost, Prices
 from pytest_core_rollouts.results.scores import METRICS_SHOWN, AgentScore, Estimate
 from pytest_core_rollouts.results.stopping import Rounds
 from pytest_core_rollouts.results.summary import Summary, agent_key, summarize, summarize_rounds
+from pytest_core_rollouts.text import one_line
 
 BRIEF = 240
 """Characters of an error or a reason in the index, which lists show and searches use."""
@@ -182,7 +183,7 @@ def _early(whole: Summary, summary: Summary, judgments: Sequence[Judgment]) -> d
 def _cost(summary: Summary) -> str | None:
     """Return what the run cost; None without prices."""
     costs = [agent.cost for agent in summary.agents if agent.cost is not None]
-    return cost_clause(sum(costs, Cost()), 0) if costs else None
+    return cost_clause(sum(costs, Cost()), 0, one_line) if costs else None
 
 
 def _by_agent(judgment: Judgment) -> Iterable[tuple[str | None, Verdict]]:

@@ -46,8 +46,15 @@ def test_the_report_covers_this_run_and_compares_it_with_the_baseline(project: P
     project.run("tasks", "--rollout-out", "all.jsonl")
     core.script = lambda body: Script(answer=WRONG)
     args = ("tasks", "--rollout-out", "all.jsonl", "--rollout-baseline", "all.jsonl", "--rollout-html", "r.html")
-    project.run(*args)
+    (project.path / "prices.yaml").write_text("default: {input: 1, output: 2}\n")
+    project.run(*args, "--rollout-gate", "mean>=0.6", "--rollout-prices", "prices.yaml")
     held = index(project.path / "r.html")
+    [gate] = held["gates"]
+    assert (gate["gate"], gate["verdict"]) == ("mean>=0.6", "failed")
+    assert held["cost"] == "unknown"  # no usage: it is not taken for 0
+    [cause] = held["causes"]
+    assert cause["text"].startswith("wrong ")
+    assert "<title>tasks</title>" in (project.path / "r.html").read_text()
     assert held["rollouts"]["reward"] == [0]
     assert [agent["change"]["text"] for agent in held["baseline"]["agents"]] == ["-1.000"]
 
