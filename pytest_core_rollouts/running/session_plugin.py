@@ -36,7 +36,8 @@ def begin(config: pytest.Config) -> None:
     """Start a session with rollouts: aim pytest at the tasks, and register the hooks unless it is a dry run."""
     gc.unfreeze()  # what an earlier session of this process froze
     config.stash[settings_key] = settings = read_settings(config)
-    gc.freeze()  # the rows of a replay live to the end, so no search for garbage needs to look at them
+    if settings.replay is not None:
+        gc.freeze()  # its rows live to the end, so no search for garbage needs to look at them
     if settings.aimed and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = existing_roots(settings, task_files(config))
     if not hasattr(config, "workerinput"):  # the controller has checked it
