@@ -47,7 +47,7 @@ INSIDE = {
     "checking": "__init__ collecting runs checks grading_checks",
     "running": (
         "__init__ session_plugin failed pytest_files ending completion_order stopping workers session_run gates "
-        "project distribution session_parts shared_folder display signals"
+        "plan project distribution session_parts shared_folder display signals"
     ),
     "collecting": "__init__ generated selection shards collect explain nodeids inactive task_data",
     "options": "__init__ settings activation agents agent_file skill_folder values declared completion",
@@ -59,11 +59,11 @@ INSIDE = {
     ),
     "report": (
         "__init__ history html html_data html_baseline html_causes by changes markdown agents_table costs verdicts "
-        "progress cells"
+        "plan progress cells"
     ),
     "results": (
-        "__init__ history gate looks gate_kinds scope comparison summary stopping scores prices health number_text "
-        "passing significance"
+        "__init__ history gate plan looks gate_kinds scope comparison summary stopping scores prices health "
+        "number_text passing significance"
     ),
     "training": "__init__ lines sequences conversations captures groups",
     "agents_api": "__init__ client sse transport address responses retry errors fault_policies types",

@@ -135,7 +135,12 @@ OPTIONS: Final = (
         "`report shard*.jsonl --gate EXPR` judges them together.",
     ),
     _value("run", "ID", "Id of this run: 1 to 40 of A-Z a-z 0-9 -. Default: made from the time.", in_ini=False),
-    _value("plan-from", "PATH", "JSONL of an earlier run, by whose durations shards get the same amount of work."),
+    _value(
+        "plan-from",
+        "PATH",
+        "JSONL of an earlier run: tokens, cost and time to expect are printed before the first rollout, and shards get "
+        "the same amount of work. Default: the baseline.",
+    ),
     _value("max-time", "S", "Stop starting rollouts after this time: seconds, 90m or 2h. Default: no limit."),
     _value(
         "prices",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from pytest_core_rollouts.results.gate import Identity, Judgment, Selection, jud
 from pytest_core_rollouts.results.gate_kinds import Gate, NoDrop
 from pytest_core_rollouts.results.scores import AgentScore, TaskScore
 from pytest_core_rollouts.results.summary import Summary
+from pytest_core_rollouts.running.plan import agent_sight
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.text import counted, listed, one_line
 
@@ -117,6 +119,8 @@ def _detectable(
         whose = f" ({before.label})" if len(samples) > 1 else ""
         if seen.tasks:
             yield from (f"gate {gate.expression}{whose} can {sight}" for sight in detectable_changes(seen))
+            likely = agent_sight(dataclasses.replace(before, tasks=tuple(same)), planned)
+            yield from (f"gate {gate.expression}{whose} {text}" for text in likely)
     if blind:
         raise pytest.UsageError(
             f"--rollout-gate {gate.expression}: {baseline.path} has no results of the selected tasks as they are now, "

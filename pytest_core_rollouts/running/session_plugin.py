@@ -22,6 +22,7 @@ from pytest_core_rollouts.options.settings import Settings, read_settings, setti
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.running import completion_order, ending, pytest_files
 from pytest_core_rollouts.running.failed import FailedRollouts
+from pytest_core_rollouts.running.plan import CollectOnly
 from pytest_core_rollouts.running.session_run import SessionRun
 from pytest_core_rollouts.running.signals import Signals
 from pytest_core_rollouts.running.workers import Controller, Worker, mute_output
@@ -43,6 +44,8 @@ def begin(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # the controller has checked it
         task_data.refuse_collected(config)
     if any(config.getoption(name, False) for name in DRY):
+        if config.option.collectonly:
+            config.pluginmanager.register(CollectOnly(settings), "core-rollouts-plan")
         return
     worker = Worker(config.workerinput) if hasattr(config, "workerinput") else None
     config.stash[run_key] = run = SessionRun(config, settings, worker)

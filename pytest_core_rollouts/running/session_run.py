@@ -36,6 +36,7 @@ from pytest_core_rollouts.results.gate import Identity
 from pytest_core_rollouts.rollout.attempts import Outcome
 from pytest_core_rollouts.running import gates
 from pytest_core_rollouts.running.display import Display
+from pytest_core_rollouts.running.plan import plan_lines
 from pytest_core_rollouts.running.project import ProjectGrading, places_of_run
 from pytest_core_rollouts.running.session_parts import (
     RESUMED_ROWS,
@@ -173,7 +174,9 @@ class SessionRun(ResultSource):
         if self.settings.run_id is not None:
             refuse_known_rows(self.store, self.run_id)
         self.baseline = gates.load_and_check(self, task_of)
-        self.preflight_lines = list(gates.preflight_lines(self, task_of))
+        to_run = self.selected.values() if self.settings.replay is None and self.resumed is None else ()
+        self.preflight_lines = list(plan_lines(self.settings, to_run, self.places))
+        self.preflight_lines += gates.preflight_lines(self, task_of)
         if self.needs_core and (fewer := affordable(self.concurrency)) < self.concurrency:
             self.preflight_lines.append(
                 f"in flight: at most {counted(fewer, 'rollout')} instead of {self.concurrency}, because this process "
@@ -377,6 +380,11 @@ class SessionRun(ResultSource):
             self.resumed is not None
             and self._predict(item.task.id, item.agent, item.sample, {item.task.id: item.task}.get).action != "run"
         )
+
+    @property
+    def places(self) -> int:
+        """The most rollouts that the session has in flight, in all processes."""
+        return self.concurrency * max(1, self.config.getoption("numprocesses", None) or 1)
 
     def state(self) -> State:
         """Return the current state of this process."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from pytest_core_rollouts.results.comparison import compare
 from pytest_core_rollouts.results.gate import parse_gate
 from pytest_core_rollouts.results.gate_kinds import Evidence, Gate
-from pytest_core_rollouts.results.health import GroupHealth
-from pytest_core_rollouts.results.scores import AgentScore, Sample, TaskScore
+from pytest_core_rollouts.results.plan import imagined
+from pytest_core_rollouts.results.scores import AgentScore, TaskScore
 from pytest_core_rollouts.results.stopping import StopRule
 
 Results = Sequence[Sequence[bool]]
@@ -38,22 +37,8 @@ def run(rates: Sequence[float], samples: int, source: random.Random) -> Results:
 
 def score(results: Results, planned: int) -> AgentScore:
     """Return the score of an agent with these results, of `planned` samples of each task."""
-    tasks = tuple(
-        TaskScore(
-            task=f"t{number:03}",
-            planned=planned,
-            rows=len(samples),
-            rewards=tuple(sorted(map(Fraction, samples))),
-            solved=sum(samples),
-            timeouts=0,
-            samples={index: Sample(Fraction(solved), solved) for index, solved in enumerate(samples)},
-        )
-        for number, samples in enumerate(results)
-    )
-    return AgentScore(
-        "codex", "m", None, "", "", "codex", planned * len(tasks), len(tasks), tasks, (), None, None, 0,
-        GroupHealth.none(), (),
-    )  # fmt: skip
+    tasks = [TaskScore(f"t{number:03}", planned, 0, (), 0, 0) for number in range(len(results))]
+    return imagined(tasks, results)
 
 
 @dataclass
