@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_core_rollouts.records.jsonable import jsonable
-from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.records.record import COLUMNS, RolloutRecord
 from pytest_core_rollouts.records.rows import effective_rows, read_records, slim
 from pytest_core_rollouts.records.why import shown_why
 from pytest_core_rollouts.report.costs import cost_clause
@@ -312,6 +312,7 @@ def _detail(record: RolloutRecord, items_limit: int | None, hide_expected: bool)
         "reasons": [_reason(reason, hide_expected) for reason in record.reasons],
         "metrics": record.metrics,
         "earlierUsage": record.earlier_usage,
+        **{name: getattr(record, name) for name in ("verifier", "turns") if name in COLUMNS},
         "answer": None if record.answer is None else _text(record.answer, limit=None),
         "answerText": record.answer_text,
         "kept": record.items is not None,

@@ -51,7 +51,14 @@ const changeBar = (change) => {
     "svg",
     { class: "change-bar", width: 120, height: 14, viewBox: "0 0 120 14", "aria-hidden": "true" },
     svg("path", { class: "grid", d: "M4 7h112" }),
-    svg("rect", { class: change < 0 ? "c-worse" : "c-better", x: from, y: 3, width: Math.max(to - from, 1.5), height: 8, rx: 1.5 }),
+    svg("rect", {
+      class: change < 0 ? "c-worse" : "c-better",
+      x: from,
+      y: 3,
+      width: Math.max(to - from, 1.5),
+      height: 8,
+      rx: 1.5,
+    }),
     svg("path", { class: "zero", d: "M60 0v14" }),
   );
 };
@@ -83,7 +90,11 @@ const changeTable = (one, rows, title) =>
             h(
               "div",
               { class: "cell" },
-              h("div", { class: "squares" }, row.squares.map(([outcome, value]) => glyph(outcome, value ?? undefined))),
+              h(
+                "div",
+                { class: "squares" },
+                row.squares.map(([outcome, value]) => glyph(outcome, value ?? undefined)),
+              ),
               h("span", { class: "count" }, row.before),
             ),
           ),
@@ -100,7 +111,12 @@ const changeTable = (one, rows, title) =>
           h(
             "td",
             { "data-label": "Change" },
-            h("div", { class: "change" }, changeBar(row.change), h("span", { class: direction(row.change, row.sure) }, row.text)),
+            h(
+              "div",
+              { class: "change" },
+              changeBar(row.change),
+              h("span", { class: direction(row.change, row.sure) }, row.text),
+            ),
           ),
           h("td", { "data-label": "By chance" }, chanceOf(row)),
         ),
@@ -116,7 +132,10 @@ const chanceOf = (row) =>
     h("summary", null, row.sure ? "not by chance" : "may be chance"),
     h(
       "span",
-      { class: "small", title: "Fisher's exact test of the solved samples, two-sided; Holm's correction for all tasks compared" },
+      {
+        class: "small",
+        title: "Fisher's exact test of the solved samples, two-sided; Holm's correction for all tasks compared",
+      },
       `p = ${row.p}, corrected ${row.corrected}`,
     ),
   );
@@ -147,6 +166,11 @@ const comparison = (one) =>
       ),
     changeGroups(one),
     one.xfails.length > 0 &&
-      h("p", { class: "muted small" }, "Expected to fail now, so in no figure here: ", one.xfails.map((name) => oneLine(name, 80)).join(", ")),
+      h(
+        "p",
+        { class: "muted small" },
+        "Expected to fail now, so in no figure here: ",
+        one.xfails.map((name) => oneLine(name, 80)).join(", "),
+      ),
     one.leftOut.map(([text, tasks]) => unmatched(text, tasks)),
   );

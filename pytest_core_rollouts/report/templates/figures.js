@@ -54,7 +54,8 @@ const agentsTable = () => {
             },
             `${agent.meanReward.bounds} with the missing`,
           ),
-        agent.rounds && h("div", { class: "muted small" }, `from ${agent.rounds[0]} of ${plural(agent.rounds[1], "round")}`),
+        agent.rounds &&
+          h("div", { class: "muted small" }, `from ${agent.rounds[0]} of ${plural(agent.rounds[1], "round")}`),
       ),
       h(
         "td",
@@ -371,11 +372,7 @@ const causeEntry = (cause) => {
       "span",
       null,
       h("span", { class: "visually-hidden" }, `${row.outcome}: `),
-      h(
-        "a",
-        { href: causeUrl(cause.text), class: "quiet-link", title: "Show these rollouts" },
-        oneLine(cause.text),
-      ),
+      h("a", { href: causeUrl(cause.text), class: "quiet-link", title: "Show these rollouts" }, oneLine(cause.text)),
       causeValues(cause),
     ),
   );

@@ -7,7 +7,8 @@ const MOST_PAGES = 40; // unfolded for one hit
 const textNodes = (node) => {
   const walker = document.createTreeWalker(node, NodeFilter.SHOW_TEXT);
   const found = [];
-  while (walker.nextNode()) if (!walker.currentNode.parentElement.closest("button, .item-head")) found.push(walker.currentNode);
+  while (walker.nextNode())
+    if (!walker.currentNode.parentElement.closest("button, .item-head")) found.push(walker.currentNode);
   return found;
 };
 

@@ -310,7 +310,12 @@ const itemTools = (row, number, item, result, raw) => [
   ),
   h(
     "a",
-    { class: "quiet raw", href: rolloutUrl(row, number), "aria-label": `Link to item ${number}`, title: "Link to this item" },
+    {
+      class: "quiet raw",
+      href: rolloutUrl(row, number),
+      "aria-label": `Link to item ${number}`,
+      title: "Link to this item",
+    },
     "link",
   ),
   raw,

@@ -19,7 +19,10 @@ const lazyList = (parent, entries, { block, render, guess, size = 25 }) => {
     if (one.filled) return;
     one.filled = true;
     one.node.style.height = "";
-    replace(one.node, entries.slice(one.from, one.from + size).map((entry, at) => render(entry, one.from + at)));
+    replace(
+      one.node,
+      entries.slice(one.from, one.from + size).map((entry, at) => render(entry, one.from + at)),
+    );
   };
   const hide = (one) => {
     // What was unfolded, or holds the focus, stays.

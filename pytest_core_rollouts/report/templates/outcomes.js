@@ -35,13 +35,7 @@ const glyph = (outcome, value) =>
 const xfailTag = () => h("span", { class: "tag", title: "Expected to fail, so in no figure" }, "xfail");
 
 const badge = (row) =>
-  h(
-    "span",
-    { class: "badge" },
-    glyph(row.outcome, row.reward),
-    row.outcome,
-    row.xfail && xfailTag(),
-  );
+  h("span", { class: "badge" }, glyph(row.outcome, row.reward), row.outcome, row.xfail && xfailTag());
 
 // Each address holds the filter, so that a reload, a shared link and Back keep it.
 const rolloutUrl = (row, step = "") => `#/rollout/${encode(row.id)}${step && `/${step}`}${query()}`;

@@ -92,8 +92,7 @@ const shownTasks = () => {
   const names = Object.hasOwn(GROUPED, state.group ?? "") ? GROUPED[state.group] : null;
   if (!names) return tasks;
   const groups = new Map();
-  for (const one of tasks)
-    for (const name of names(one.task)) groups.set(name, [...(groups.get(name) ?? []), one]);
+  for (const one of tasks) for (const name of names(one.task)) groups.set(name, [...(groups.get(name) ?? []), one]);
   return [...groups]
     .sort(([a], [b]) => a.localeCompare(b, "en"))
     .flatMap(([name, members]) => [{ head: name, members }, ...members]);

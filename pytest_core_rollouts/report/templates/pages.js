@@ -20,7 +20,10 @@ const orderedRows = () => {
   return rows.sort(
     (a, b) =>
       (by ? turn * (by(a) - by(b)) : 0) ||
-      report.rank[a.task] - report.rank[b.task] || a.agent - b.agent || a.sample - b.sample || a.at - b.at,
+      report.rank[a.task] - report.rank[b.task] ||
+      a.agent - b.agent ||
+      a.sample - b.sample ||
+      a.at - b.at,
   );
 };
 
@@ -45,7 +48,9 @@ const rolloutRow = (row, columns, at) => {
         if (!event.target.closest("a") && !String(getSelection())) location.hash = rolloutUrl(row);
       },
     },
-    columns.map((key) => h("td", { class: NUMERIC.has(key) ? "num" : null, "data-label": COLUMNS[key][0] }, cells[key]())),
+    columns.map((key) =>
+      h("td", { class: NUMERIC.has(key) ? "num" : null, "data-label": COLUMNS[key][0] }, cells[key]()),
+    ),
     h("td", { class: "brief", "data-label": "Why", title: oneLine(row.brief, 400) }, oneLine(row.brief, 160)),
     h(
       "td",
@@ -84,7 +89,17 @@ const rolloutTable = (rows, columns, sortable) => {
   const table = h(
     "table",
     { class: "rollouts cards-on-phones" },
-    h("thead", null, h("tr", null, columns.map(head), h("th", { scope: "col" }, "Why"), h("th", { scope: "col", class: "answer" }, "Answer"))),
+    h(
+      "thead",
+      null,
+      h(
+        "tr",
+        null,
+        columns.map(head),
+        h("th", { scope: "col" }, "Why"),
+        h("th", { scope: "col", class: "answer" }, "Answer"),
+      ),
+    ),
   );
   const list = lazyList(table, rows, {
     block: () => h("tbody"),
@@ -262,7 +277,11 @@ const runPage = () => ({
               null,
               h("th", { scope: "row", class: "mono" }, oneLine(run.id)),
               h("td", { class: "num", "data-label": "Rows" }, run.rows.toLocaleString("en")),
-              h("td", { class: "num", "data-label": "Selected" }, run.planned ? run.planned.toLocaleString("en") : "\u2013"),
+              h(
+                "td",
+                { class: "num", "data-label": "Selected" },
+                run.planned ? run.planned.toLocaleString("en") : "\u2013",
+              ),
               h("td", { class: "mono nowrap", "data-label": "First start" }, oneLine(run.first ?? "\u2013")),
               h("td", { class: "mono nowrap", "data-label": "Last start" }, oneLine(run.last ?? "\u2013")),
               h("td", { "data-label": "Labels" }, h("div", null, dataList(run.labels))),
@@ -339,6 +358,7 @@ const settingsPanels = () => {
   const some = (wanted, { settings }) => Object.entries(settings).filter(([key]) => common.has(key) === wanted);
   return [
     report.settings.length > 0 && panel("Settings of all rollouts", some(true, report.settings[0])),
-    report.settings.length > 1 && report.settings.map((one) => panel(`Only ${plural(one.rows, "rollout")}`, some(false, one))),
+    report.settings.length > 1 &&
+      report.settings.map((one) => panel(`Only ${plural(one.rows, "rollout")}`, some(false, one))),
   ];
 };

@@ -17,7 +17,11 @@ const inline = (line) => {
   let last = 0;
   for (const found of line.matchAll(INLINE)) {
     const [whole, bold, boldText, tick, codeText, star, starText] = found;
-    const [sign, tag, text] = bold ? [bold, "strong", boldText] : tick ? [tick, "code", codeText] : [star, "em", starText];
+    const [sign, tag, text] = bold
+      ? [bold, "strong", boldText]
+      : tick
+        ? [tick, "code", codeText]
+        : [star, "em", starText];
     nodes.push(visible(line.slice(last, found.index)), mark(sign), h(tag, null, visible(text)), mark(sign));
     last = found.index + whole.length;
   }

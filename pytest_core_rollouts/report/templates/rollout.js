@@ -134,7 +134,10 @@ const grading = (row, detail) => {
           ),
         ),
       ),
-    detail.answerText && [h("h2", null, "What it wrote is not JSON"), textBlock(detail.answerText, { label: "answer" })],
+    detail.answerText && [
+      h("h2", null, "What it wrote is not JSON"),
+      textBlock(detail.answerText, { label: "answer" }),
+    ],
     answer,
   );
 };
@@ -163,7 +166,12 @@ const phases = (detail) => {
       "ul",
       { class: "health-list" },
       known.map((name) =>
-        h("li", { title: PHASES[name] }, h("span", { class: `dot f-p-${name}` }), `${name} ${seconds(detail.timings[name])}`),
+        h(
+          "li",
+          { title: PHASES[name] },
+          h("span", { class: `dot f-p-${name}` }),
+          `${name} ${seconds(detail.timings[name])}`,
+        ),
       ),
     ),
   );
@@ -248,7 +256,13 @@ const rolloutPage = (id, item) => {
   page.ready = details(row.at).then(
     (detail) => {
       replace(top, facts(row, detail));
-      replace(rest, grading(row, detail), phases(detail), particulars(row, detail), trajectory(row, detail, page, item));
+      replace(
+        rest,
+        grading(row, detail),
+        phases(detail),
+        particulars(row, detail),
+        trajectory(row, detail, page, item),
+      );
     },
     (error) => {
       replace(rest, h("p", { class: "callout broken" }, `The details cannot be unpacked: ${error.message}`));

@@ -11,7 +11,9 @@ const itemsIn = (steps) => steps.reduce((sum, step) => sum + (step.gap ? 0 : ste
 /** One tick for each Item, failed ones marked; of very many, one for several. A click leads there. */
 const outline = (steps, goTo) => {
   const size = Math.ceil(steps.length / MOST_TICKS);
-  const ticks = Array.from({ length: Math.ceil(steps.length / size) }, (_, at) => steps.slice(at * size, (at + 1) * size));
+  const ticks = Array.from({ length: Math.ceil(steps.length / size) }, (_, at) =>
+    steps.slice(at * size, (at + 1) * size),
+  );
   const bad = steps.filter(isBadStep).length;
   const place = svg("rect", { class: "place", x: 0, y: 0, width: 1, height: 12, visibility: "hidden" });
   const strip = svg(
@@ -34,7 +36,13 @@ const outline = (steps, goTo) => {
       const failed = tick.some(isBadStep);
       const kind = tick[0].gap ? "gap" : kindOf(tick[0].item);
       const height = failed ? 12 : 6;
-      return svg("rect", { class: failed ? "tick bad" : `tick o-${kind}`, x: at + 0.08, y: 12 - height, width: 0.84, height });
+      return svg("rect", {
+        class: failed ? "tick bad" : `tick o-${kind}`,
+        x: at + 0.08,
+        y: 12 - height,
+        width: 0.84,
+        height,
+      });
     }),
     place,
   );
@@ -51,19 +59,27 @@ const outline = (steps, goTo) => {
 
 const NOTE_OF_ATTEMPT = /^attempt (\d+): ([\s\S]*)$/;
 
-const turnsOf = (detail) => [...new Set(detail.items.map((item) => item?.turn_id).filter((id) => typeof id === "string"))];
+const turnsOf = (detail) => [
+  ...new Set(detail.items.map((item) => item?.turn_id).filter((id) => typeof id === "string")),
+];
 
 /** The tabs: earlier attempts, and the Turns of the one that counts; none if there is nothing to choose. */
 const tabsOf = (detail) => {
   const turns = turnsOf(detail);
-  const notes = new Map(detail.notes.map((note) => NOTE_OF_ATTEMPT.exec(String(note))).filter(Boolean).map(([, n, text]) => [Number(n), text]));
+  const notes = new Map(
+    detail.notes
+      .map((note) => NOTE_OF_ATTEMPT.exec(String(note)))
+      .filter(Boolean)
+      .map(([, n, text]) => [Number(n), text]),
+  );
   const earlier = Array.from({ length: Math.max(0, (detail.attempt ?? 1) - 1) }, (_, at) => ({
     name: `Attempt ${at + 1}`,
     note: notes.get(at + 1) ?? "no reason was kept",
     usage: detail.earlierUsage?.[at],
   }));
   const last = earlier.length ? `Attempt ${detail.attempt}` : "All Turns";
-  const each = turns.length < 2 ? [] : turns.map((turn, at) => ({ name: `Turn ${at + 1}`, turn, ...told(detail, turn) }));
+  const each =
+    turns.length < 2 ? [] : turns.map((turn, at) => ({ name: `Turn ${at + 1}`, turn, ...told(detail, turn) }));
   return earlier.length || each.length ? [...earlier, { name: last }, ...each] : [];
 };
 
@@ -89,7 +105,8 @@ const tabBar = (tabs, choose) => {
       typeof tab.seconds === "number" && h("span", { class: "muted" }, ` ${seconds(tab.seconds)}`),
     ),
   );
-  const select = (tab) => buttons.forEach((button, at) => button.setAttribute("aria-pressed", String(tabs[at] === tab)));
+  const select = (tab) =>
+    buttons.forEach((button, at) => button.setAttribute("aria-pressed", String(tabs[at] === tab)));
   select(tabs.find((tab) => tab.note === undefined));
   return h("div", { class: "segments tabs", role: "group", "aria-label": "Attempts and Turns" }, buttons);
 };
@@ -206,7 +223,11 @@ const trajectoryHead = (steps, detail, said, strip, wanted, draw, page) => {
   const bad = steps.filter(isBadStep).length;
   const tabs = tabsOf(detail);
   const jump = (turn, text, name) =>
-    h("button", { type: "button", class: "quiet", "aria-label": name, title: name, click: () => page.nextBad(turn) }, text);
+    h(
+      "button",
+      { type: "button", class: "quiet", "aria-label": name, title: name, click: () => page.nextBad(turn) },
+      text,
+    );
   return h(
     "div",
     { class: "panel-head sticky" },

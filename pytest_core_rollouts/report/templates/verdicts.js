@@ -92,12 +92,10 @@ const gainedRow = () => {
 const costRow = () => report.cost && verdictRow("note", "cost", null, report.cost);
 
 const verdicts = () => {
-  const rows = [...report.gates.map(gateRow), earlyRow(), missingRow(), baselineRow(), gainedRow(), costRow()].filter(Boolean);
+  const rows = [...report.gates.map(gateRow), earlyRow(), missingRow(), baselineRow(), gainedRow(), costRow()].filter(
+    Boolean,
+  );
   if (!rows.length) return null;
   const worst = ["failed", "undecided", "passed"].find((word) => report.gates.some((one) => one.verdict === word));
-  return h(
-    "section",
-    { class: `verdicts v-${worst ?? "note"}`, "aria-label": "Verdicts" },
-    h("ul", null, rows),
-  );
+  return h("section", { class: `verdicts v-${worst ?? "note"}`, "aria-label": "Verdicts" }, h("ul", null, rows));
 };
