@@ -50,6 +50,9 @@ def _add_figures(suite: ElementTree.Element, summary: Summary) -> None:
     if properties is None:
         properties = ElementTree.Element("properties")
         suite.insert(0, properties)
+    for label, rounds in summary.rounds.items():  # of a run that stopped early
+        whose = f" [{one_line(label)}]" if len(summary.rounds) > 1 else ""
+        ElementTree.SubElement(properties, "property", name=f"rounds{whose}", value=str(rounds))
     for agent in summary.agents:
         whose = f" [{one_line(agent.label)}]" if len(summary.agents) > 1 else ""
         for name, found in agent.figures(summary.ks).items():

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -59,6 +60,8 @@ def test_a_mean_that_is_far_from_its_threshold_needs_one_round(
     assert "not needed: 36 of 48 rollouts, the gates are decided; about 36.0k tokens not spent" in text
     assert "12 rollouts: 12 tasks, 1 sample each, from 1 of 4 rounds" in text
     assert "not run" not in text
+    assert '<property name="rounds" value="from 1 of 4 rounds" />' in (twelve.path / "j.xml").read_text()
+    assert "from 1 of 4 rounds" in (twelve.path / "r.md").read_text()
     [file] = twelve.results
     assert {row["settings"]["stop"] for row in rows(file)} == {"5%"}
     code, printed = report(capfd, file, "--gate", gate)
@@ -148,6 +151,21 @@ def test_rounds_wait_for_their_look_errors_count_both_ways_and_agents_stop_alone
         r"gate mean>=0.6 \[claude_sdk\]: passed: after round 1 of 4: 1.000 from 12 of 48 rollouts", lines[0]
     )
     assert lines[1].startswith("gate mean>=0.6 [codex]: failed: ")
+
+
+def test_fast_successes_and_fast_failures_give_the_same_verdict(twelve: Project, core: FakeCore) -> None:
+    def script(body: dict[str, Any]) -> Script:
+        metadata = body["metadata"]
+        right = crc32(f"{metadata['task']}{metadata['sample']}".encode()) % 4 > 0
+        return Script(answer=RIGHT if right else WRONG, turn_seconds=0.0 if right is quick else 0.3)
+
+    core.script = script
+    seen = []
+    for quick in (True, False):
+        before = len(core.sessions)
+        result = twelve.run(*RUN, "--rollout-gate", "mean>=0.7", "--rollout-stop", "10%")
+        seen.append((gate_lines(result), result.ret, len(core.sessions) - before))
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize(

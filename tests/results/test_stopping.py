@@ -46,7 +46,7 @@ def test_a_clear_run_spends_little_and_a_close_one_not_all() -> None:
 @pytest.mark.parametrize("runs", [200, pytest.param(4000, marks=pytest.mark.slow)])
 def test_a_baseline_without_a_drop_spends_little_and_a_drop_is_still_seen(runs: int) -> None:
     gate, source, spent = parse_gate("baseline"), random.Random(1), 0
-    differ = {0.0: 0, 0.2: 0}
+    differ, more = {0.0: 0, 0.2: 0}, {0.0: 0, 0.2: 0}
     for drop in differ:
         for _ in range(runs):
             rates = Suite(30, 4, 0.75).rates(source)
@@ -55,8 +55,11 @@ def test_a_baseline_without_a_drop_spends_little_and_a_drop_is_still_seen(runs: 
             played = play(gate, run(now, 4, source), 4, 0.05, before)
             spent += played.rounds if not drop else 0
             differ[drop] += played.stopped is not played.whole
+            more[drop] += played.whole - played.stopped
     assert spent / runs / 4 <= 0.60 + 0.6 / runs**0.5
     assert all(count <= 0.02 * runs + 2 for count in differ.values()), differ
+    assert more[0.0] <= 0.002 * runs + 2, "further false alarms"
+    assert -more[0.2] <= 0.01 * runs + 2, "drops that the whole run sees"
 
 
 def test_a_threshold_of_1_or_0_is_not_taken_for_reached_after_a_round() -> None:
