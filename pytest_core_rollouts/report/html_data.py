@@ -294,7 +294,7 @@ def details(
 
 def _detail(record: RolloutRecord, items_limit: int | None, hide_expected: bool) -> str:
     items, gap = _items(record.items or (), items_limit)
-    head = {
+    head: dict[str, Any] = {
         "session": record.session_id,
         "status": record.status,
         "error": record.error,
