@@ -89,7 +89,7 @@ const grading = (row, detail) => {
     detail.why &&
       !detail.error &&
       !detail.reasons.length &&
-      h("div", { class: "callout" }, h("h2", null, "Why"), h("p", null, oneLine(detail.why))),
+      h("div", { class: "callout why" }, h("h2", null, "Why"), h("p", null, oneLine(detail.why))),
     detail.reasons.length > 0 && [
       h(
         "h2",
