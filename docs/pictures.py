@@ -20,7 +20,8 @@ sys.path.insert(0, str(HERE.parent))
 from pytest_core_rollouts.records.rows import read_records  # noqa: E402
 from pytest_core_rollouts.report.html import write_html  # noqa: E402
 from pytest_core_rollouts.results.comparison import load_baseline  # noqa: E402
-from pytest_core_rollouts.results.gate import judge, parse_gate  # noqa: E402
+from pytest_core_rollouts.results.gate import judge  # noqa: E402
+from pytest_core_rollouts.results.gate_forms import parse_gate  # noqa: E402
 from pytest_core_rollouts.results.summary import summarize  # noqa: E402
 from tests.report.conftest import FLAGS  # noqa: E402
 from tests.support.trajectories import many_agents, many_outcomes, sixteen_tasks, write  # noqa: E402

@@ -62,7 +62,7 @@ INSIDE = {
         "plan progress cells"
     ),
     "results": (
-        "__init__ history gate plan looks gate_kinds scope comparison summary stopping scores prices health "
+        "__init__ history gate plan looks gate_forms gate_kinds scope comparison summary stopping scores prices health "
         "number_text passing significance"
     ),
     "training": "__init__ lines sequences conversations captures groups",

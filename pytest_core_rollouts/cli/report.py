@@ -24,7 +24,8 @@ from pytest_core_rollouts.results.comparison import (
     missing_rows,
     newest_versions,
 )
-from pytest_core_rollouts.results.gate import GateError, Judgment, judge, parse_gate, scope_problem
+from pytest_core_rollouts.results.gate import Judgment, judge
+from pytest_core_rollouts.results.gate_forms import GateError, parse_gate, scope_problem
 from pytest_core_rollouts.results.gate_kinds import Gate
 from pytest_core_rollouts.results.prices import Prices, PricesError
 from pytest_core_rollouts.results.scope import tags_of

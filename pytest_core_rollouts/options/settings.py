@@ -28,7 +28,8 @@ from pytest_core_rollouts.options.declared import BY_NAME
 from pytest_core_rollouts.options.values import LayeredSetting, OptionValues
 from pytest_core_rollouts.records.record import RecordsError
 from pytest_core_rollouts.report.html import HtmlReportError, require_jinja
-from pytest_core_rollouts.results.gate import AllowedErrors, parse_gate
+from pytest_core_rollouts.results.gate import AllowedErrors
+from pytest_core_rollouts.results.gate_forms import parse_gate
 from pytest_core_rollouts.results.gate_kinds import Gate
 from pytest_core_rollouts.results.prices import Prices, PricesError
 from pytest_core_rollouts.results.stopping import StopRule

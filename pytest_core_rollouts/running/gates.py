@@ -13,7 +13,8 @@ from pytest_core_rollouts.collecting.selection import why_absent
 from pytest_core_rollouts.records.record import RecordsError
 from pytest_core_rollouts.report.changes import changes, detectable_changes
 from pytest_core_rollouts.results.comparison import Baseline, Comparison, comparisons, load_baseline, power
-from pytest_core_rollouts.results.gate import Identity, Judgment, Selection, judge, scope_problem
+from pytest_core_rollouts.results.gate import Identity, Judgment, Selection, judge
+from pytest_core_rollouts.results.gate_forms import scope_problem
 from pytest_core_rollouts.results.gate_kinds import Gate, NoDrop
 from pytest_core_rollouts.results.scores import AgentScore, TaskScore
 from pytest_core_rollouts.results.summary import Summary

@@ -157,11 +157,12 @@ def test_fast_successes_and_fast_failures_give_the_same_verdict(twelve: Project,
     def script(body: dict[str, Any]) -> Script:
         metadata = body["metadata"]
         right = crc32(f"{metadata['task']}{metadata['sample']}".encode()) % 4 > 0
-        return Script(answer=RIGHT if right else WRONG, turn_seconds=0.0 if right is quick else 0.3)
+        return Script(answer=RIGHT if right else WRONG, turn_seconds=delays[right])
 
     core.script = script
     seen = []
-    for quick in (True, False):
+    for fast in (True, False):
+        delays = {fast: 0.0, not fast: 0.3}
         before = len(core.sessions)
         result = twelve.run(*RUN, "--rollout-gate", "mean>=0.7", "--rollout-stop", "10%")
         seen.append((gate_lines(result), result.ret, len(core.sessions) - before))

@@ -12,7 +12,8 @@ from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.records.rows import read_records
 from pytest_core_rollouts.report.html import write_html
 from pytest_core_rollouts.results.comparison import load_baseline
-from pytest_core_rollouts.results.gate import judge, parse_gate
+from pytest_core_rollouts.results.gate import judge
+from pytest_core_rollouts.results.gate_forms import parse_gate
 from pytest_core_rollouts.results.summary import summarize
 from tests.report.conftest import Viewer, turning, wait_until_drawn
 from tests.support.trajectories import many_agents, many_outcomes, row, sixteen_tasks, write

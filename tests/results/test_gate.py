@@ -12,7 +12,8 @@ import pytest
 
 from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.results.comparison import Baseline
-from pytest_core_rollouts.results.gate import AllowedErrors, GateError, Judgment, Selection, judge, parse_gate
+from pytest_core_rollouts.results.gate import AllowedErrors, Judgment, Selection, judge
+from pytest_core_rollouts.results.gate_forms import GateError, parse_gate
 from pytest_core_rollouts.results.number_text import p_clause
 from pytest_core_rollouts.results.summary import Summary, summarize
 from tests.support.rows import run

@@ -9,7 +9,8 @@ import pytest
 
 from pytest_core_rollouts.report.verdicts import verdict_lines
 from pytest_core_rollouts.results.comparison import Baseline
-from pytest_core_rollouts.results.gate import GateError, Judgment, Selection, judge, parse_gate, scope_problem
+from pytest_core_rollouts.results.gate import Judgment, Selection, judge
+from pytest_core_rollouts.results.gate_forms import GateError, parse_gate, scope_problem
 from pytest_core_rollouts.results.summary import summarize
 from tests.support.rows import run
 

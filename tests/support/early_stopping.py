@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_core_rollouts.results.comparison import compare
-from pytest_core_rollouts.results.gate import parse_gate
+from pytest_core_rollouts.results.gate_forms import parse_gate
 from pytest_core_rollouts.results.gate_kinds import Evidence, Gate
 from pytest_core_rollouts.results.plan import imagined
 from pytest_core_rollouts.results.scores import AgentScore, TaskScore
