@@ -212,6 +212,8 @@ for number in range(500):
         pass
     held.append(client)
 print("FLOODED", len(held), flush=True)
+if parent:
+    os.wait(), os.wait()  # or the command would end before they do
 """
 
 
