@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_core_rollouts.options.declared import OPTIONS
+from pytest_core_rollouts.options.declared import GROUPS, Option
 
 HEAD = """\
 # Options and ini keys
@@ -16,12 +16,20 @@ Each has an ini key, except for `--rollout-run`, for `pytest.ini`, `pyproject.to
 If a setting is given in several places, the order of precedence is: command line, `task.yaml`, ini file, default.
 Long names always exist; a short name only if no other plugin or conftest of your project uses it.
 Keys only come from the environment.
+"""
+
+TABLE = """
+## {title}
 
 | option | ini key | meaning |
 | --- | --- | --- |
 """
 
-TAIL = """\
+TAIL = """
+## Only in the ini file, and in the environment
+
+| option | ini key | meaning |
+| --- | --- | --- |
 | | `rollout_tasks` | Folders with tasks, relative to the ini file. Default: `tasks`. |
 | | `rollout_task_env` | Names of environment variables that tasks may take with `from_env`; no others can then be taken. Default: all except the run's own keys. |
 | | `rollout_run` | Run tasks whenever they are collected, even without an option or a path that requests it. Useful in editors that run single tests. |
@@ -35,13 +43,17 @@ TAIL = """\
 
 def options_page() -> str:
     """Return the page as Markdown."""
-    rows = []
-    for option in OPTIONS:
-        names = " or ".join(f"`{name}`" for name in (option.bare, option.flag) if name)
-        metavar = f" `{option.metavar}`".replace("|", "\\|") if option.metavar else ""
-        key = f"`{option.dest}`" if option.in_ini else ""
-        rows.append(f"| {names}{metavar} | {key} | {option.help.replace('|', chr(92) + '|')} |\n")
-    return HEAD + "".join(rows) + TAIL
+    parts = []
+    for title, options in GROUPS.items():
+        parts += [TABLE.format(title=title.capitalize()), *map(_row, options)]
+    return HEAD + "".join(parts) + TAIL
+
+
+def _row(option: Option) -> str:
+    names = " or ".join(f"`{name}`" for name in (option.bare, option.flag) if name)
+    metavar = f" `{option.metavar}`".replace("|", "\\|") if option.metavar else ""
+    key = f"`{option.dest}`" if option.in_ini else ""
+    return f"| {names}{metavar} | {key} | {option.help.replace('|', chr(92) + '|')} |\n"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ project's conftests were read, and only if the command line uses it, because a c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -60,179 +60,206 @@ def _list(name: str, metavar: str, text: str, *, bare: str | None = None) -> Opt
     return Option(name, metavar, f"{text} Repeatable.", "list", bare)
 
 
-OPTIONS: Final = (
-    _list(
-        "harness",
-        "NAME",
-        "Agent program to run: default (the deployment's), codex, claude_sdk, mcode; on the embedded Core codex, "
-        "claude_sdk, oracle, nop, or the path of a harness file (./mini.yaml). Default: default; on the embedded Core "
-        "oracle.",
-        bare="--harness",
+GROUPS: Final[Mapping[str, tuple[Option, ...]]] = {
+    "what runs": (
+        _list(
+            "harness",
+            "NAME",
+            "Agent program to run: default (the deployment's), codex, claude_sdk, mcode; on the embedded Core codex, "
+            "claude_sdk, oracle, nop, or the path of a harness file (./mini.yaml). Default: default; on the embedded "
+            "Core "
+            "oracle.",
+            bare="--harness",
+        ),
+        _list("agent", "FILE", "YAML file that describes one agent: harness, model, instructions, tools and more."),
+        _value(
+            "core",
+            "URL|embedded|openai",
+            "The Core to use: its URL, which ends in /v1, `embedded` to run one on this machine, or `openai` for "
+            "OpenAI's "
+            "own service, which costs money (at $OPENAI_BASE_URL if that is set, as for a gateway). "
+            "Default: $OPENAI_BASE_URL. The key is read from $OPENAI_API_KEY.",
+            bare="--core",
+        ),
+        _list(
+            "task", "ID", "Run only the task with exactly this id, which is its folder's path below the tasks folder."
+        ),
+        _value("timeout", "S", "Seconds that a rollout may take, including sandbox preparation. Default: 900."),
+        _value(
+            "network",
+            "ACCESS",
+            "Network access of the sandbox if the task does not set it: disabled or enabled. Default: disabled.",
+        ),
+        _value(
+            "container-size",
+            "SIZE",
+            "Size of the sandbox on OpenAI's service: small, medium or large. Default: the service's, medium.",
+        ),
+        _value(
+            "retries",
+            "N",
+            "Retry a rollout up to N times after an infrastructure error, never after a wrong answer. Default: 1.",
+        ),
+        _value(
+            "failed-turns",
+            "missing|zero",
+            "How to count a Turn that failed for a reason that the Core does not name: missing, or zero (reward 0, "
+            "for "
+            "training). The embedded Core names every reason. Default: missing.",
+        ),
+        _value(
+            "resume",
+            "PATH",
+            "Resume the run in this JSONL (the newest one, or PATH::RUN_ID): keep finished rollouts, run the rest.",
+        ),
+        _value(
+            "shard",
+            "I/N",
+            "Run only shard I of N of a run, such as 2/3. Requires --rollout-run, the same in all shards; "
+            "`report shard*.jsonl --gate EXPR` judges them together.",
+        ),
+        _value("run", "ID", "Id of this run: 1 to 40 of A-Z a-z 0-9 -. Default: made from the time.", in_ini=False),
+        _value(
+            "replay", "PATH", "Grade the answers in this JSONL again with the current tasks, without running any agent."
+        ),
     ),
-    _list(
-        "model",
-        "NAME",
-        "Model for the harness, as the Core names it; every harness runs with every model. Default: the deployment's.",
-        bare="--model",
+    "how much": (
+        _value("samples", "K", "Rollouts per task and agent. Default: 1.", bare="--samples"),
+        _value("concurrency", "N", "Rollouts in flight per process. Default: 4; with -n: 1 in each worker."),
+        _value("max-time", "S", "Stop starting rollouts after this time: seconds, 90m or 2h. Default: no limit."),
+        _value("max-tokens", "N", "Stop starting rollouts once this many tokens are used. Default: no limit."),
+        _value(
+            "max-cost",
+            "DOLLARS",
+            "Stop starting rollouts once they cost this much, by --rollout-prices. Default: no limit.",
+        ),
+        Option(
+            "allow-unknown-cost",
+            None,
+            "With --rollout-max-cost, run agents whose model has no price or whose usage is never reported.",
+            "flag",
+        ),
+        _value(
+            "prices",
+            "PATH",
+            "YAML or JSON file with the prices of models, in dollars per million tokens: reports then show what "
+            "rollouts "
+            "cost.",
+        ),
+        _value(
+            "plan-from",
+            "PATH",
+            "JSONL of an earlier run: tokens, cost and time to expect are printed before the first rollout, and "
+            "shards get "
+            "the same amount of work. Default: the baseline.",
+        ),
     ),
-    _list("agent", "FILE", "YAML file that describes one agent: harness, model, instructions, tools and more."),
-    _value("samples", "K", "Rollouts per task and agent. Default: 1.", bare="--samples"),
-    _value(
-        "core",
-        "URL|embedded|openai",
-        "The Core to use: its URL, which ends in /v1, `embedded` to run one on this machine, or `openai` for OpenAI's "
-        "own service, which costs money (at $OPENAI_BASE_URL if that is set, as for a gateway). "
-        "Default: $OPENAI_BASE_URL. The key is read from $OPENAI_API_KEY.",
-        bare="--core",
+    "what it decides": (
+        _list(
+            "gate",
+            "EXPR",
+            "What decides the exit code: each (default: every rollout asserts its reward), none (collect only), "
+            "mean>=X, pass@K>=X, pass^K>=X, lost<=N or baseline; for some tasks only, "
+            "mean[tag:NAME]>=X or mean[task:ID]>=X. A gate applies to each agent; all gates must pass.",
+        ),
+        _value(
+            "stop",
+            "certain|RISK%",
+            "Start no rollouts that gates no longer need: `certain` if the rest can't change a verdict, or RISK% if "
+            "the "
+            "whole run would have another verdict in at most so many runs, such as 5%. Default: run all.",
+        ),
+        _value("baseline", "PATH", "JSONL of an earlier run to compare with; required by the gates baseline and lost."),
+        _value(
+            "allow-errors",
+            "N|N%",
+            "Tolerate up to N (or N%) rollouts with infrastructure errors. The gate decides on the rest if it can.",
+        ),
+        Option(
+            "allow-missing",
+            None,
+            "Let gates judge what has a row. Planned rollouts that did not run, tasks of the baseline without a row, "
+            "and a "
+            "baseline that lacks rows are accepted; verdicts name them.",
+            "flag",
+        ),
     ),
-    _list("task", "ID", "Run only the task with exactly this id, which is its folder's path below the tasks folder."),
-    _value("timeout", "S", "Seconds that a rollout may take, including sandbox preparation. Default: 900."),
-    _value("concurrency", "N", "Rollouts in flight per process. Default: 4; with -n: 1 in each worker."),
-    _value(
-        "out",
-        "PATH",
-        "JSONL file that gets one line per finished rollout. Default: runs/<run_id>.jsonl, "
-        "or runs/<run_id>.shard-I-of-N.jsonl.",
+    "what it writes": (
+        _value(
+            "out",
+            "PATH",
+            "JSONL file that gets one line per finished rollout. Default: runs/<run_id>.jsonl, "
+            "or runs/<run_id>.shard-I-of-N.jsonl.",
+        ),
+        _value("report", "PATH", "Also write the report as Markdown to this file."),
+        _value(
+            "html", "PATH", "Write the HTML report, with every trajectory, to this file. Requires the extra `report`."
+        ),
+        _value("html-items", "N", "Keep N Items of each trajectory in the HTML report, from both ends. Default: all."),
+        _list("label", "KEY=VALUE", "Label that is stored in every row of the JSONL and in the Session's metadata."),
+        _value(
+            "items",
+            "WHERE",
+            "Where to store trajectories: inline (in the JSONL's rows), files (next to it) or none. Default: inline.",
+        ),
+        Option(
+            "hide-expected",
+            None,
+            "Leave expected values out of failure messages and the JSONL, for public CI logs.",
+            "flag",
+        ),
+        _value(
+            "capture",
+            "DIR",
+            "Save each rollout's model requests and replies in this folder, one JSONL each (embedded Core only).",
+        ),
+        Option(
+            "capture-tokens",
+            None,
+            "Request token ids from the model's server, with the parameter of its protocol (with --rollout-capture).",
+            "flag",
+        ),
     ),
-    _value("report", "PATH", "Also write the report as Markdown to this file."),
-    _value("html", "PATH", "Write the HTML report, with every trajectory, to this file. Requires the extra `report`."),
-    _value("html-items", "N", "Keep N Items of each trajectory in the HTML report, from both ends. Default: all."),
-    _list(
-        "gate",
-        "EXPR",
-        "What decides the exit code: each (default: every rollout asserts its reward), none (collect only), "
-        "mean>=X, pass@K>=X, pass^K>=X, lost<=N or baseline; for some tasks only, "
-        "mean[tag:NAME]>=X or mean[task:ID]>=X. A gate applies to each agent; all gates must pass.",
+    "models": (
+        _list(
+            "model",
+            "NAME",
+            "Model for the harness, as the Core names it; every harness runs with every model. Default: the "
+            "deployment's.",
+            bare="--model",
+        ),
+        _value(
+            "model-base-url",
+            "URL",
+            "Base URL of a model endpoint; {rollout_id} in it is replaced. Requires --model and a key in "
+            "$MODEL_API_KEY.",
+            bare="--model-base-url",
+        ),
+        _value(
+            "model-protocol",
+            "NAME",
+            "Protocol of the endpoint: anthropic, responses or chat_completions. Default: the harness's protocol.",
+            bare="--model-protocol",
+        ),
+        _list(
+            "harness-config",
+            "HARNESS:KEY=JSON",
+            'Native parameter of a harness, such as codex:model_reasoning_effort="low".',
+        ),
+        _value(
+            "model-params",
+            "JSON",
+            "JSON object to merge into each request to the model (embedded Core only); {sample} in a string is "
+            "replaced: "
+            '\'{"temperature": 1, "seed": "{sample}"}\'.',
+        ),
+        _value("context-window", "TOKENS", "The model's context window (mcode with --model-base-url)."),
+        _value("max-output-tokens", "TOKENS", "Maximum number of tokens in a reply (mcode with --model-base-url)."),
     ),
-    _value(
-        "stop",
-        "certain|RISK%",
-        "Start no rollouts that gates no longer need: `certain` if the rest can't change a verdict, or RISK% if the "
-        "whole run would have another verdict in at most so many runs, such as 5%. Default: run all.",
-    ),
-    _value("baseline", "PATH", "JSONL of an earlier run to compare with; required by the gates baseline and lost."),
-    _value(
-        "allow-errors",
-        "N|N%",
-        "Tolerate up to N (or N%) rollouts with infrastructure errors. The gate decides on the rest if it can.",
-    ),
-    Option(
-        "allow-missing",
-        None,
-        "Let gates judge what has a row. Planned rollouts that did not run, tasks of the baseline without a row, and a "
-        "baseline that lacks rows are accepted; verdicts name them.",
-        "flag",
-    ),
-    _value(
-        "resume",
-        "PATH",
-        "Resume the run in this JSONL (the newest one, or PATH::RUN_ID): keep finished rollouts, run the rest.",
-    ),
-    _value(
-        "shard",
-        "I/N",
-        "Run only shard I of N of a run, such as 2/3. Requires --rollout-run, the same in all shards; "
-        "`report shard*.jsonl --gate EXPR` judges them together.",
-    ),
-    _value("run", "ID", "Id of this run: 1 to 40 of A-Z a-z 0-9 -. Default: made from the time.", in_ini=False),
-    _value(
-        "plan-from",
-        "PATH",
-        "JSONL of an earlier run: tokens, cost and time to expect are printed before the first rollout, and shards get "
-        "the same amount of work. Default: the baseline.",
-    ),
-    _value("max-time", "S", "Stop starting rollouts after this time: seconds, 90m or 2h. Default: no limit."),
-    _value(
-        "prices",
-        "PATH",
-        "YAML or JSON file with the prices of models, in dollars per million tokens: reports then show what rollouts "
-        "cost.",
-    ),
-    _value(
-        "max-cost",
-        "DOLLARS",
-        "Stop starting rollouts once they cost this much, by --rollout-prices. Default: no limit.",
-    ),
-    Option(
-        "allow-unknown-cost",
-        None,
-        "With --rollout-max-cost, run agents whose model has no price or whose usage is never reported.",
-        "flag",
-    ),
-    _value("max-tokens", "N", "Stop starting rollouts once this many tokens are used. Default: no limit."),
-    _value(
-        "replay", "PATH", "Grade the answers in this JSONL again with the current tasks, without running any agent."
-    ),
-    _value(
-        "network",
-        "ACCESS",
-        "Network access of the sandbox if the task does not set it: disabled or enabled. Default: disabled.",
-    ),
-    _value(
-        "retries",
-        "N",
-        "Retry a rollout up to N times after an infrastructure error, never after a wrong answer. Default: 1.",
-    ),
-    _value(
-        "failed-turns",
-        "missing|zero",
-        "How to count a Turn that failed for a reason that the Core does not name: missing, or zero (reward 0, for "
-        "training). The embedded Core names every reason. Default: missing.",
-    ),
-    _list("label", "KEY=VALUE", "Label that is stored in every row of the JSONL and in the Session's metadata."),
-    _value(
-        "items",
-        "WHERE",
-        "Where to store trajectories: inline (in the JSONL's rows), files (next to it) or none. Default: inline.",
-    ),
-    Option(
-        "hide-expected",
-        None,
-        "Leave expected values out of failure messages and the JSONL, for public CI logs.",
-        "flag",
-    ),
-    _value(
-        "model-base-url",
-        "URL",
-        "Base URL of a model endpoint; {rollout_id} in it is replaced. Requires --model and a key in $MODEL_API_KEY.",
-        bare="--model-base-url",
-    ),
-    _value(
-        "model-protocol",
-        "NAME",
-        "Protocol of the endpoint: anthropic, responses or chat_completions. Default: the harness's protocol.",
-        bare="--model-protocol",
-    ),
-    _list(
-        "harness-config",
-        "HARNESS:KEY=JSON",
-        'Native parameter of a harness, such as codex:model_reasoning_effort="low".',
-    ),
-    _value(
-        "model-params",
-        "JSON",
-        "JSON object to merge into each request to the model (embedded Core only); {sample} in a string is replaced: "
-        '\'{"temperature": 1, "seed": "{sample}"}\'.',
-    ),
-    _value(
-        "capture",
-        "DIR",
-        "Save each rollout's model requests and replies in this folder, one JSONL each (embedded Core only).",
-    ),
-    Option(
-        "capture-tokens",
-        None,
-        "Request token ids from the model's server, with the parameter of its protocol (with --rollout-capture).",
-        "flag",
-    ),
-    _value(
-        "container-size",
-        "SIZE",
-        "Size of the sandbox on OpenAI's service: small, medium or large. Default: the service's, medium.",
-    ),
-    _value("context-window", "TOKENS", "The model's context window (mcode with --model-base-url)."),
-    _value("max-output-tokens", "TOKENS", "Maximum number of tokens in a reply (mcode with --model-base-url)."),
-)
+}
+"""The options in the groups of `--help`."""
+
+OPTIONS: Final = tuple(option for options in GROUPS.values() for option in options)
 
 BY_NAME: Final = {option.name: option for option in OPTIONS}
 BY_BARE: Final = {option.bare: option for option in OPTIONS if option.bare}
@@ -242,11 +269,12 @@ _INI_TYPES: Final[dict[str, Literal["args", "bool", "string"]]] = {"list": "args
 
 def add_options(parser: pytest.Parser) -> None:
     """Add the canonical names and the ini keys to pytest's parser."""
-    group = parser.getgroup("rollouts", "agent rollouts (pytest-core-rollouts)")
-    for option in OPTIONS:
-        group.addoption(option.flag, **option.argparse())
-        if option.in_ini:
-            parser.addini(option.dest, option.help, type=_INI_TYPES[option.kind], default=None)
+    for name, options in GROUPS.items():
+        group = parser.getgroup(f"rollouts: {name}", f"agent rollouts: {name} (pytest-core-rollouts)")
+        for option in options:
+            group.addoption(option.flag, **option.argparse())
+            if option.in_ini:
+                parser.addini(option.dest, option.help, type=_INI_TYPES[option.kind], default=None)
     parser.addini(
         "rollout_tasks",
         "Folders with tasks, relative to the ini file. Default: tasks.",
@@ -268,10 +296,10 @@ def add_options(parser: pytest.Parser) -> None:
 
 def add_bare_options(parser: pytest.Parser, args: Sequence[str]) -> None:
     """Add the bare names that `args` uses and that no conftest or plugin of the project has taken."""
-    group = parser.getgroup("rollouts")
+    groups = {option.bare: name for name, options in GROUPS.items() for option in options}
     asked = BY_BARE if completion.REQUESTED else {arg.partition("=")[0] for arg in _unknown(parser, args)}
     for flag in sorted(asked & BY_BARE.keys()):
-        group.addoption(flag, **BY_BARE[flag].argparse())
+        parser.getgroup(f"rollouts: {groups[flag]}").addoption(flag, **BY_BARE[flag].argparse())
 
 
 def restore_conftest_paths(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> None:
