@@ -17,7 +17,7 @@ from pytest_core_rollouts.rollout.attempts import Outcome
 from pytest_core_rollouts.running import gates
 from pytest_core_rollouts.running.session_run import SessionRun
 
-QUICK = 0.01
+QUICK = 0.05
 """Seconds that a look may take after each result."""
 SHARE = 20
 """If looks take longer, one is due at the end of a round, and else after so many times the time beyond that."""
@@ -52,12 +52,13 @@ class EarlyStop:
     def note(self, item: RolloutItem, outcome: Outcome) -> None:
         """Take a result into account."""
         self._open -= 1
+        is_last_known = self._unread == 1  # nothing may start before a look at all that is known
         self._unread -= self._unread > 0
         planned = self._run.planned[item.agent.slug, item.task.id]  # as in the row on the disk
         self._records.append(slim(outcome.record, planned=planned))
         key = _identity(item), item.sample
         self._unfinished[key] -= 1
-        if not self._unfinished[key] or time.monotonic() >= self._next_look:
+        if is_last_known or not self._unfinished[key] or time.monotonic() >= self._next_look:
             self._look()
 
     def to_start(self) -> list[RolloutItem]:
