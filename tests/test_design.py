@@ -50,7 +50,7 @@ INSIDE = {
         "plan project distribution session_parts shared_folder display signals"
     ),
     "collecting": "__init__ generated selection shards collect explain nodeids inactive task_data",
-    "options": "__init__ settings activation agents agent_file skill_folder values declared completion",
+    "options": "__init__ settings deciding activation agents agent_file skill_folder values declared completion",
     "engine": "__init__ engine host preparation parts core_access pool preflight replay runs store caps cost_cap "
     "resume",
     "rollout": (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -24,19 +24,19 @@ from pytest_core_rollouts.options.agents import (
     refuse_keys,
     secure_url,
 )
+from pytest_core_rollouts.options.deciding import read_gates, read_max_cost, read_prices, read_stop
 from pytest_core_rollouts.options.declared import BY_NAME
 from pytest_core_rollouts.options.values import LayeredSetting, OptionValues
 from pytest_core_rollouts.records.record import RecordsError
 from pytest_core_rollouts.report.html import HtmlReportError, require_jinja
 from pytest_core_rollouts.results.gate import AllowedErrors
-from pytest_core_rollouts.results.gate_forms import parse_gate
 from pytest_core_rollouts.results.gate_kinds import Gate
-from pytest_core_rollouts.results.prices import Prices, PricesError
+from pytest_core_rollouts.results.prices import Prices
 from pytest_core_rollouts.results.stopping import StopRule
 from pytest_core_rollouts.rollout.dialects import OPENAGENTCORE, OPENAI, OPENAI_URL, Dialect, dialect_of
 from pytest_core_rollouts.secret_values import is_secret
 from pytest_core_rollouts.tasks.folders import find_task
-from pytest_core_rollouts.tasks.matrix import MODELLESS, Agent, FailedTurns
+from pytest_core_rollouts.tasks.matrix import Agent, FailedTurns
 from pytest_core_rollouts.tasks.task import Task
 from pytest_core_rollouts.tasks.task_settings import RUN_KEYS, Network
 
@@ -165,7 +165,7 @@ def read_settings(config: pytest.Config) -> Settings:
     replay = _replay(values, config)
     core, dialect = _core(values) if replay is None else (None, None)
     agents = agents_from_options(values, core, dialect) if replay is None else replay.agents
-    gates = _gates(values) if values.text("shard") is None else _gates_of_shard(values, config)
+    gates = read_gates(values, config)
     return Settings(
         roots=roots,
         aimed=any_option(config),
@@ -193,9 +193,9 @@ def read_settings(config: pytest.Config) -> Settings:
         resume=None if hasattr(config, "workerinput") else _resume(values, config),
         max_time=values.one("max-time", option_values.duration, None),
         max_tokens=values.one("max-tokens", option_values.positive_integer, None),
-        stop=_stop(values, config, gates, replay),
-        prices=(prices := _prices(values)),
-        max_cost=_max_cost(values, prices, agents),
+        stop=read_stop(values, config, gates, replay),
+        prices=(prices := read_prices(values)),
+        max_cost=read_max_cost(values, prices, agents),
         allow_unknown_cost=values.switch("allow-unknown-cost"),
         retries=values.one("retries", option_values.count, 1),
         failed_turns=values.one("failed-turns", option_values.failed_turns, "missing"),
@@ -254,28 +254,6 @@ def _tasks(values: OptionValues, roots: Sequence[Path], config: pytest.Config) -
     return frozenset(ids)
 
 
-def _gates(values: OptionValues) -> tuple[Gate, ...]:
-    gates = tuple(values.each("gate", option_values.gate)) or (parse_gate("each"),)
-    for gate in gates:
-        if gate.needs_baseline and values.path("baseline") is None:
-            raise pytest.UsageError(
-                f"{values.shown('gate')} {gate.expression}: requires a baseline; add --rollout-baseline PATH"
-            )
-    return gates
-
-
-def _gates_of_shard(values: OptionValues, config: pytest.Config) -> tuple[Gate, ...]:
-    """A shard only collects: a part of the rollouts decides nothing. Gates of the ini file are for the whole run."""
-    if config.getoption(BY_NAME["gate"].dest) is not None:
-        for gate in values.each("gate", option_values.gate):
-            if gate.expression != "none":
-                raise pytest.UsageError(
-                    f"{values.shown('gate')} {gate.expression}: a shard judges no gate; remove it, and judge all "
-                    f"shards with python -m pytest_core_rollouts report --gate '{gate.expression}' FILES"
-                )
-    return (parse_gate("none"),)
-
-
 def _run_id(values: OptionValues) -> str | None:
     run_id = values.one("run", option_values.run_id, None)
     for name in ("resume", "replay"):
@@ -330,51 +308,6 @@ def _report(values: OptionValues, name: str = "report") -> Path | None:
     if path is not None and path.is_dir():
         raise pytest.UsageError(f"{values.shown(name)}: {path} is a folder; add a file name")
     return path
-
-
-def _stop(values: OptionValues, config: pytest.Config, gates: Sequence[Gate], replay: Replay | None) -> StopRule | None:
-    """Return when the run stops early. Raises pytest.UsageError where nothing could be decided early."""
-    rule = values.one("stop", option_values.stop_rule, None)
-    if rule is None:
-        return None
-    problem = None
-    if not values.texts("gate"):
-        problem = "requires a gate, which it stops for; add --rollout-gate 'mean>=0.8' or another one"
-    elif any(gate.kind == "none" for gate in gates):
-        problem = "the gate none needs every rollout; remove it, or remove this option"
-    elif config.getoption("dist", "no") != "no" or hasattr(config, "workerinput"):
-        problem = "does not work with -n; use --rollout-concurrency N, which keeps N rollouts in flight in one process"
-    elif replay is not None:
-        problem = "a replay runs no agent, so there is nothing to stop; remove it"
-    elif values.text("shard") is not None:
-        problem = "a shard judges no gate; remove it"
-    if problem is not None:
-        raise pytest.UsageError(f"{values.shown('stop')}: {problem}")
-    return rule
-
-
-def _prices(values: OptionValues) -> Prices | None:
-    path = values.path("prices")
-    try:
-        return None if path is None else Prices.load(path)
-    except PricesError as error:
-        raise pytest.UsageError(f"{values.shown('prices')}: {error}") from None
-
-
-def _max_cost(values: OptionValues, prices: Prices | None, agents: Iterable[Agent]) -> Fraction | None:
-    """Return the limit. Raises pytest.UsageError if an agent's model has no price, so that nothing can be counted."""
-    limit = values.one("max-cost", option_values.dollars, None)
-    if limit is None or (values.switch("allow-unknown-cost") and prices is not None):
-        return limit
-    if prices is None:
-        raise pytest.UsageError(f"{values.shown('max-cost')}: requires prices; add --rollout-prices PATH")
-    for agent in agents:
-        if agent.harness not in MODELLESS and prices.of(agent.model, agent.base_url) is None:
-            raise pytest.UsageError(
-                f"{values.shown('max-cost')}: {prices.path} has no price of the model {agent.model!r}; add it, or "
-                "accept unknown costs with --rollout-allow-unknown-cost"
-            )
-    return limit
 
 
 def _html(values: OptionValues) -> Path | None:
