@@ -1,7 +1,8 @@
 """How failed rollouts are listed at the end: equal failures together, and each on a line that is never cut.
 
 pytest lists what is in `terminalreporter.stats`, cuts the lines at the terminal's width, and repeats what is equal. So
-rollouts are taken out of it while pytest writes its own lists, and put back for its counts.
+rollouts are taken out of it while pytest writes its own lists: its hook writes some before all other summaries (such as
+that of --durations, which need the rollouts), and some after them.
 """
 
 from __future__ import annotations
@@ -92,6 +93,28 @@ class FailedRollouts:
             self.terminal.write_sep("=", "short summary of rollouts", cyan=True, bold=True)
         for line in lines:
             self.terminal.write_line(line)
+
+
+class PutBack:
+    """Puts rollouts back before other plugins write their summaries."""
+
+    def __init__(self, failed: FailedRollouts) -> None:
+        self._failed = failed
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_terminal_summary(self) -> None:
+        self._failed.put_back()
+
+
+class TakeAgain:
+    """Takes them out again before pytest writes its short summary."""
+
+    def __init__(self, failed: FailedRollouts) -> None:
+        self._failed = failed
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(self) -> None:
+        self._failed.take()
 
 
 def _equal(failed: Iterable[tuple[NamedRollout, pytest.TestReport]]) -> Iterator[tuple[str, list[_Failure]]]:

@@ -21,7 +21,7 @@ from pytest_core_rollouts.options.activation import task_files
 from pytest_core_rollouts.options.settings import Settings, read_settings, settings_key
 from pytest_core_rollouts.records.jsonable import jsonable
 from pytest_core_rollouts.running import completion_order, ending, pytest_files
-from pytest_core_rollouts.running.failed import FailedRollouts
+from pytest_core_rollouts.running.failed import FailedRollouts, PutBack, TakeAgain
 from pytest_core_rollouts.running.plan import CollectOnly
 from pytest_core_rollouts.running.session_run import SessionRun
 from pytest_core_rollouts.running.signals import Signals
@@ -140,6 +140,10 @@ class SessionPlugin:
             signals.stop_on_sigterm(worker.terminate)
             run.config.pluginmanager.register(worker, "core-rollouts-worker")
         self.ending: ending.Ending | None = None
+        if (terminal := run.config.pluginmanager.get_plugin("terminalreporter")) is not None:
+            self.failed = FailedRollouts(terminal, self.node_ids.read)
+            run.config.pluginmanager.register(PutBack(self.failed), "core-rollouts-put-back")
+            run.config.pluginmanager.register(TakeAgain(self.failed), "core-rollouts-take-again")
         self._unsolved: set[str] = set()
         """Node ids of rollouts that have not solved their task; with xdist only of those that were reported."""
 
@@ -312,7 +316,7 @@ class SessionPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, object, object]:
         """Write our summary last: pytest's list of failures would scroll the table away."""
-        failed = FailedRollouts(terminalreporter, self.node_ids.read)
+        failed = self.failed
         failed.take()
         failed.write_sections(self._address)
         result = yield
