@@ -38,6 +38,14 @@ BOUNDED = [
     "tests/integration/test_real_agents.py::test_both_solve_every_bundled_task_side_by_side",
     "tests/embedded/test_real_agents.py::test_what_an_agent_does_becomes_items_artifacts_and_usage",
     "tests/embedded/test_real_agents.py::test_cancelling_at_every_stage_keeps_finished_items",
+    "tests/integration/test_embedded.py::test_a_solution_that_searches_everything_finds_nothing",
+    "tests/integration/test_embedded_hiding.py::test_check_and_replay_hide_the_same_paths",
+    "tests/integration/test_hostile_suite.py",
+    "tests/integration/test_shards.py::test_shards_together_are_the_whole_run",
+    "tests/integration/test_early_stop.py",
+    "tests/integration/test_cost_cap.py",
+    "tests/embedded/test_app_requests.py::test_huge_invalid_bodies_are_refused",
+    "tests/embedded/test_app_load.py::test_hundred_sessions_at_once_get_their_answers_and_leave_nothing",
     "tests/test_package.py",
 ]
 """The bounded form of `deep`: one case of each of these. A case of every slow test would take 25 minutes."""

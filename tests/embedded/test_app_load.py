@@ -55,6 +55,7 @@ def _client() -> httpx.AsyncClient:
     return httpx.AsyncClient(timeout=60, trust_env=False, limits=limits)
 
 
+@pytest.mark.slow
 def test_hundred_sessions_at_once_get_their_answers_and_leave_nothing(core: EmbeddedCore) -> None:
     async def main() -> list[tuple[str, str | None]]:
         async with _client() as client:

@@ -8,6 +8,8 @@ import socket
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
+
 from tests.support.tables import rows
 from tests.support.wire import HOSTED, Wire, oracle
 
@@ -156,6 +158,7 @@ def test_error_never_repeats_a_model_key(wire: Wire) -> None:
         assert "canary" not in response.text
 
 
+@pytest.mark.slow
 def test_huge_invalid_bodies_are_refused(wire: Wire) -> None:
     """The client waits 30 s; without a bound pydantic would collect millions of errors."""
 

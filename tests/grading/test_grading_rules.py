@@ -205,6 +205,7 @@ def test_a_hundred_thousand_plain_elements_are_counted_off() -> None:
     assert time.process_time() - start < 5
 
 
+@pytest.mark.slow
 @rows("rule", [UNORDERED, KeyRule(Tolerance(absolute=0.3), unordered=True)])
 @rows("kind", [float, int])
 def test_fifty_thousand_numbers_are_sorted(rule: KeyRule, kind: type) -> None:

@@ -49,6 +49,7 @@ def test_attempts_that_failed_count(priced: Project, core: FakeCore) -> None:
     assert outcomes(result) == {"passed": 2}
 
 
+@pytest.mark.slow
 def test_an_agent_that_never_reports_its_usage_starts_no_more(priced: Project, core: FakeCore) -> None:
     def silent(body: dict[str, Any]) -> Script:
         return Script(answer=RIGHT)

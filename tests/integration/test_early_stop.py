@@ -153,6 +153,7 @@ def test_rounds_wait_for_their_look_errors_count_both_ways_and_agents_stop_alone
     assert lines[1].startswith("gate mean>=0.6 [codex]: failed: ")
 
 
+@pytest.mark.slow
 def test_fast_successes_and_fast_failures_give_the_same_verdict(twelve: Project, core: FakeCore) -> None:
     def script(body: dict[str, Any]) -> Script:
         metadata = body["metadata"]

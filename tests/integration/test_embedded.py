@@ -214,6 +214,7 @@ json.dump(
 """
 
 
+@pytest.mark.slow
 def test_a_solution_that_searches_everything_finds_nothing(
     project: Project, listener: tuple[int, list[object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ def test_no_sandbox_shows_tasks_results_or_baselines_wherever_they_are(
     assert [row["answer"] for row in rows(second)] == [{"found": ["shown.txt"]}] * 4
 
 
+@pytest.mark.slow
 def test_check_and_replay_hide_the_same_paths(project: Project, base: Path, tmp_path: Path) -> None:
     (base / "project" / "ci" / "pytest.ini").rename(base / "project" / "pytest.ini")
     command = [sys.executable, "-m", "pytest_core_rollouts", "check", "--core", "embedded"]

@@ -123,7 +123,7 @@ ONE_EACH = ("-n", "2", "--rollout-concurrency", "2")
     ("limit", "failed", "workers"),
     [
         ("-x", 1, ()),
-        ("--maxfail=2", 2, ("-n", "2")),
+        pytest.param("--maxfail=2", 2, ("-n", "2"), marks=pytest.mark.slow),
         ("-x", 1, ONE_EACH),
         pytest.param("--maxfail=2", 2, (), marks=pytest.mark.slow),
         pytest.param("-x", 1, ("-n", "2"), marks=pytest.mark.slow),
@@ -322,6 +322,7 @@ def test_each_rollout_needs_few_requests(project: Project, core: FakeCore, strea
     assert core.counts["sessions"] == 2  # whether the Core is there, and what is left on it
 
 
+@pytest.mark.slow
 def test_two_hundred_rollouts_run_with_fifty_in_flight(project: Project, core: FakeCore) -> None:
     for name in "abcd":
         project.task(name)

@@ -76,7 +76,7 @@ LOUD = (
     ("workers", "items"),
     [
         ((), "inline"),
-        (("-n", "1"), "files"),
+        pytest.param(("-n", "1"), "files", marks=pytest.mark.slow),
         pytest.param((), "files", marks=pytest.mark.slow),
         pytest.param(("-n", "1"), "inline", marks=pytest.mark.slow),
     ],

@@ -52,6 +52,7 @@ def report(capfd: pytest.CaptureFixture[str], *files: Path) -> tuple[int, str]:
     return code, capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_shards_together_are_the_whole_run(tasks: Project, capfd: pytest.CaptureFixture[str]) -> None:
     with FakeCore(script=some_are_wrong) as other:
         whole = tasks.run_apart(*RUN, "--rollout-gate", "none", env={"OPENAI_BASE_URL": other.base_url})

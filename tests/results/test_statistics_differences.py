@@ -103,6 +103,7 @@ def test_no_drop_has_a_smaller_p_than_the_fall_to_none() -> None:
             assert least_fisher(n1, c1, n2) == min(drops)
 
 
+@pytest.mark.slow
 def test_thousands_of_samples_of_a_task_break_nothing() -> None:
     # only the table with all solved samples on the other side is as unlikely
     assert fisher(5000, 5000, 5000, 0) == Fraction(2, math.comb(10_000, 5000))
@@ -299,6 +300,7 @@ def test_where_no_task_differs_the_doubt_stays() -> None:
     assert difference_interval([Fraction(1)]) is None
 
 
+@pytest.mark.slow
 @rows(
     ("tasks", "samples", "shape", "shift", "least", "most"),
     [
