@@ -46,7 +46,7 @@ INSIDE = {
     "cli": "history check compare export new_task reap report __init__",
     "checking": "__init__ collecting runs checks grading_checks",
     "running": (
-        "__init__ session_plugin failed pytest_files ending completion_order stopping workers session_run gates "
+        "__init__ session_plugin failed pytest_files ending completion_order early_stop workers session_run gates "
         "plan project distribution session_parts shared_folder display signals"
     ),
     "collecting": "__init__ generated selection shards collect explain nodeids inactive task_data",
@@ -62,8 +62,8 @@ INSIDE = {
         "plan progress cells"
     ),
     "results": (
-        "__init__ history gate plan looks gate_forms gate_kinds scope comparison summary stopping scores prices health "
-        "number_text passing significance"
+        "__init__ history gate plan looks gate_forms gate_kinds scope comparison summary early_stop scores prices "
+        "health number_text passing significance"
     ),
     "training": "__init__ lines sequences conversations captures groups",
     "agents_api": "__init__ client sse transport address responses retry errors fault_policies types",

@@ -11,10 +11,10 @@ from pytest_core_rollouts.engine.replay import Replay
 from pytest_core_rollouts.options import values as option_values
 from pytest_core_rollouts.options.declared import BY_NAME
 from pytest_core_rollouts.options.values import OptionValues
+from pytest_core_rollouts.results.early_stop import StopRule
 from pytest_core_rollouts.results.gate_forms import parse_gate
 from pytest_core_rollouts.results.gate_kinds import Gate
 from pytest_core_rollouts.results.prices import Prices, PricesError
-from pytest_core_rollouts.results.stopping import StopRule
 from pytest_core_rollouts.tasks.matrix import MODELLESS, Agent
 
 

@@ -29,10 +29,10 @@ from pytest_core_rollouts.options.declared import BY_NAME
 from pytest_core_rollouts.options.values import LayeredSetting, OptionValues
 from pytest_core_rollouts.records.record import RecordsError
 from pytest_core_rollouts.report.html import HtmlReportError, require_jinja
+from pytest_core_rollouts.results.early_stop import StopRule
 from pytest_core_rollouts.results.gate import AllowedErrors
 from pytest_core_rollouts.results.gate_kinds import Gate
 from pytest_core_rollouts.results.prices import Prices
-from pytest_core_rollouts.results.stopping import StopRule
 from pytest_core_rollouts.rollout.dialects import OPENAGENTCORE, OPENAI, OPENAI_URL, Dialect, dialect_of
 from pytest_core_rollouts.secret_values import is_secret
 from pytest_core_rollouts.tasks.folders import find_task

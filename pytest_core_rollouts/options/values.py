@@ -15,10 +15,10 @@ from typing import Any, Generic, TypeVar
 import pytest
 
 from pytest_core_rollouts.options.declared import BY_NAME
+from pytest_core_rollouts.results.early_stop import StopRule
 from pytest_core_rollouts.results.gate import AllowedErrors
 from pytest_core_rollouts.results.gate_forms import parse_gate
 from pytest_core_rollouts.results.gate_kinds import Gate
-from pytest_core_rollouts.results.stopping import StopRule
 from pytest_core_rollouts.strict_json import InvalidJSON, parse_json
 from pytest_core_rollouts.tasks.folders import fs_name
 from pytest_core_rollouts.tasks.matrix import FailedTurns

@@ -25,12 +25,12 @@ from pytest_core_rollouts.report.costs import cost_clause
 from pytest_core_rollouts.report.html_baseline import agent_key_of, compare_runs
 from pytest_core_rollouts.report.html_causes import Brief, causes
 from pytest_core_rollouts.results.comparison import Baseline
+from pytest_core_rollouts.results.early_stop import Rounds
 from pytest_core_rollouts.results.gate import WORDS, Judgment
 from pytest_core_rollouts.results.gate_kinds import Verdict
 from pytest_core_rollouts.results.number_text import between
 from pytest_core_rollouts.results.prices import Cost, Prices
 from pytest_core_rollouts.results.scores import METRICS_SHOWN, AgentScore, Estimate
-from pytest_core_rollouts.results.stopping import Rounds
 from pytest_core_rollouts.results.summary import Summary, agent_key, summarize, summarize_rounds
 from pytest_core_rollouts.text import one_line
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from pytest_core_rollouts.results.comparison import NAMED, Compared, Comparison
+from pytest_core_rollouts.results.early_stop import Rounds, StopRule, mean_holds, mean_reaches
 from pytest_core_rollouts.results.number_text import decimal, decimal_beyond, p_clause, p_value_text
 from pytest_core_rollouts.results.passing import PassRate, bounds
 from pytest_core_rollouts.results.scope import Scope
 from pytest_core_rollouts.results.scores import AgentScore, Estimate, Sample, TaskScore
-from pytest_core_rollouts.results.stopping import Rounds, StopRule, mean_holds, mean_reaches
 from pytest_core_rollouts.text import listed
 
 MIN_COVERAGE = Fraction(1, 2)

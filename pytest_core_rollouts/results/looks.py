@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from pytest_core_rollouts.results.comparison import Compared
+from pytest_core_rollouts.results.early_stop import Rounds, StopRule
 from pytest_core_rollouts.results.gate_kinds import Evidence, Gate, Verdict
 from pytest_core_rollouts.results.number_text import decimal
 from pytest_core_rollouts.results.scores import AgentScore
-from pytest_core_rollouts.results.stopping import Rounds, StopRule
 
 
 @dataclass(frozen=True)

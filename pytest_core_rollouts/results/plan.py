@@ -15,11 +15,11 @@ from statistics import NormalDist
 from typing import Final
 
 from pytest_core_rollouts.records.record import RolloutRecord
+from pytest_core_rollouts.results.early_stop import StopRule
 from pytest_core_rollouts.results.gate_kinds import Evidence, Gate
 from pytest_core_rollouts.results.health import GroupHealth
 from pytest_core_rollouts.results.prices import Prices
 from pytest_core_rollouts.results.scores import AgentScore, Sample, TaskScore
-from pytest_core_rollouts.results.stopping import StopRule
 from pytest_core_rollouts.results.summary import identity_of
 
 Group = tuple[tuple[str, str, "str | None"], str]

@@ -21,6 +21,7 @@ from typing import Any
 
 from pytest_core_rollouts.records.record import RolloutRecord
 from pytest_core_rollouts.records.rows import effective_rows, slim_rows
+from pytest_core_rollouts.results.early_stop import Rounds, StopRule
 from pytest_core_rollouts.results.health import (
     failed_turn_warnings,
     fault_kind,
@@ -31,7 +32,6 @@ from pytest_core_rollouts.results.health import (
 )
 from pytest_core_rollouts.results.prices import Cost, Prices
 from pytest_core_rollouts.results.scores import AgentScore, Metric, Sample, TaskScore
-from pytest_core_rollouts.results.stopping import Rounds, StopRule
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import pytest
 from pytest_core_rollouts.collecting.collect import RolloutItem
 from pytest_core_rollouts.engine.runs import RunEnded
 from pytest_core_rollouts.rollout.attempts import Outcome
+from pytest_core_rollouts.running.early_stop import EarlyStop
 from pytest_core_rollouts.running.session_run import SessionRun
-from pytest_core_rollouts.running.stopping import EarlyStop
 
 
 class Boundary(pytest.Item):

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_core_rollouts.results.comparison import compare
+from pytest_core_rollouts.results.early_stop import StopRule
 from pytest_core_rollouts.results.gate_forms import parse_gate
 from pytest_core_rollouts.results.gate_kinds import Evidence, Gate
 from pytest_core_rollouts.results.plan import imagined
 from pytest_core_rollouts.results.scores import AgentScore, TaskScore
-from pytest_core_rollouts.results.stopping import StopRule
 
 Results = Sequence[Sequence[bool]]
 """Whether each task's samples solved it."""

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from pytest_core_rollouts.results.early_stop import StopRule
 from pytest_core_rollouts.results.gate_forms import parse_gate
 from pytest_core_rollouts.results.gate_kinds import Evidence
-from pytest_core_rollouts.results.stopping import StopRule
 from tests.support.early_stopping import Suite, near, play, run, score, spent_and_wrong
 
 SUITES = [
