@@ -57,6 +57,8 @@ def read_stop(
         problem = "the gate none needs every rollout; remove it, or remove this option"
     elif config.getoption("dist", "no") != "no" or hasattr(config, "workerinput"):
         problem = "does not work with -n; use --rollout-concurrency N, which keeps N rollouts in flight in one process"
+    elif values.switch("allow-missing"):
+        problem = "can't be combined with --rollout-allow-missing: a run that stops early misses what it does not need"
     elif replay is not None:
         problem = "a replay runs no agent, so there is nothing to stop; remove it"
     elif values.text("shard") is not None:

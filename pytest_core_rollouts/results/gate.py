@@ -137,23 +137,28 @@ class Need:
 def needs(
     gates: Sequence[Gate], summary: Summary, baseline: Baseline | None, selection: Selection
 ) -> dict[Identity, Need]:
-    """Return what gates still need of each agent that has rows, in a run that stops early; nothing if all are decided.
+    """Return what gates still need of each agent that they judge, in a run that stops early; nothing if decided.
 
     Until every task has a result, all are needed: only rows say which tags a task has.
     """
     cases, looks = _cases(gates, summary, baseline, selection, accepts_missing=False)
-    found = {agent.identity: Need(frozenset(), False) for agent in summary.agents}
+    found: dict[Identity, Need] = {}
+    with_row = {agent.identity: {task.task for task in (*agent.tasks, *agent.xfails)} for agent in summary.agents}
     for of_gate in cases:
         for label, case in of_gate.by_agent.items():
             agent = case.evidence.agent
-            if agent.identity in found and _verdict(of_gate.gate, case, looks, label).passed is None:
+            one = found.setdefault(agent.identity, Need(frozenset(), False))
+            missing = selection.tasks.get(agent.identity, frozenset()) - with_row.get(agent.identity, set())
+            tasks, waits = frozenset[str](), False
+            passed = _verdict(of_gate.gate, case, looks, label).passed
+            if passed is None:
                 evidence = looks.corrected(of_gate.gate, label, case.evidence)
                 early = looks.first(of_gate.gate, evidence)
-                tasks = of_gate.gate.open_tasks(evidence, None if early is None else early.passed)
-                tasks |= selection.tasks.get(agent.identity, frozenset()) - {task.task for task in agent.tasks}
-                one = found[agent.identity]
+                tasks = missing | of_gate.gate.open_tasks(evidence, None if early is None else early.passed)
                 waits = early is None and looks.may_decide(of_gate.gate, agent)
-                found[agent.identity] = Need(one.tasks | tasks, one.waits or waits)
+            elif passed and of_gate.gate.needs_baseline:
+                tasks = missing  # without a row, the file would not say that the run has the task
+            found[agent.identity] = Need(one.tasks | tasks, one.waits or waits)
     return found
 
 

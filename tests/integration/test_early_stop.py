@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def test_a_mean_that_is_far_from_its_threshold_needs_one_round(
         ("each", lambda task, sample: task == "t03", 5 + 4, 1),
         ("pass@4>=1", lambda task, sample: task == "t03" and sample < 3, TASKS + 3 + 5, 0),
         ("pass^4>=0.9", lambda task, sample: task in ("t03", "t04"), TASKS, 1),
-        ("mean[tag:even]>=0.9", lambda task, sample: int(task[1:]) % 2 == 1, 4 * TASKS, 0),
+        ("mean[tag:even]>=0.9", lambda task, sample: int(task[1:]) % 2 == 1, 4 * 6 + 6 + 5, 0),
     ],
 )
 def test_nothing_starts_once_the_verdict_is_certain(
@@ -170,12 +171,32 @@ def test_fast_successes_and_fast_failures_give_the_same_verdict(twelve: Project,
     assert seen[0] == seen[1]
 
 
+def test_expected_failures_run_as_planned_and_decide_nothing(project: Project, core: FakeCore) -> None:
+    """Also if one of them is the first to finish, when no gate has anything to judge yet."""
+    project.task("a", yaml="xfail: known")
+    for name in "bcdefg":
+        project.task(name)
+    core.script = lambda body: Script(
+        answer=WRONG if body["metadata"]["task"] == "a" else RIGHT,
+        turn_seconds=0.0 if body["metadata"]["task"] == "a" else 0.4,
+    )
+    result = project.run(*RUN, "--rollout-gate", "mean>=0.5", "--rollout-stop", "certain")
+    assert result.ret == 0, text_of(result)
+    assert outcomes(result)["xfailed"] == 4
+    assert outcomes(result)["solved"] >= 12
+    assert gate_lines(result)[0].startswith("gate mean>=0.5: passed: ")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--rollout-stop", "60%"], "--rollout-stop: expected `certain` or a risk above 0% and at most 50%"),
         (["--rollout-stop", "0%"], "--rollout-stop: expected `certain` or a risk"),
         (["--rollout-stop", "5%"], "--rollout-stop: requires a gate"),
+        (
+            ["--rollout-stop", "5%", "--rollout-gate", "mean>=0.5", "--rollout-allow-missing"],
+            "--rollout-stop: can't be combined with --rollout-allow-missing",
+        ),
         (["--rollout-stop", "5%", "--rollout-gate", "none"], "--rollout-stop: the gate none needs every rollout"),
         (
             ["--rollout-stop", "5%", "--rollout-gate", "mean>=0.5", "-n", "2"],
@@ -186,3 +207,50 @@ def test_fast_successes_and_fast_failures_give_the_same_verdict(twelve: Project,
 def test_invalid_options_are_usage_errors(project: Project, options: list[str], message: str) -> None:
     project.task("a")
     assert usage_error(project.run("tasks", *options)).startswith(message)
+
+
+ALL_GATES = [
+    "mean>=0.7", "mean[tag:even]>=0.8", "mean[task:t0*]>=0.5", "pass@2>=0.6", "pass^2>=0.5", "pass@1>=0.6", "lost<=0",
+    "baseline",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_random_runs_have_the_verdict_of_their_file_and_a_resume_starts_nothing(
+    project: Project, core: FakeCore, seed: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = random.Random(seed)
+    number = source.choice([3, 6, 9])
+    for at in range(number):
+        settings = ["tags: [even]"] * (at % 2 == 0) + ["samples: 2"] * (source.random() < 0.2)
+        project.task(f"t{at:02}", yaml="\n".join([*settings, *["xfail: known"] * (source.random() < 0.2)]))
+    rates = [source.choice([0.0, 0.3, 0.8, 1.0]) for _ in range(number)]
+
+    def script(body: dict[str, Any]) -> Script:
+        metadata = body["metadata"]
+        chance = random.Random(json.dumps([seed, *sorted((key, metadata[key]) for key in ("task", "agent", "sample"))]))
+        right = chance.random() < rates[int(metadata["task"][1:])]
+        return Script(answer=RIGHT if right else WRONG, turn_seconds=chance.random() / 5)
+
+    core.script = script
+    every = ("tasks", "--samples", "4", "--harness", "codex")
+    project.run(*every, "--rollout-gate", "none", "--rollout-out", "base.jsonl", "--rollout-concurrency", "20")
+    gates = [word for gate in source.sample(ALL_GATES, source.choice([1, 2, 3])) for word in ("--rollout-gate", gate)]
+    places, rule = source.choice(["1", "4", "12"]), source.choice(["certain", "5%", "30%"])
+    args = (*every, *gates, "--rollout-baseline", "base.jsonl", "--rollout-concurrency", places, "--rollout-stop", rule)
+    result = project.run(*args)
+    if result.ret == pytest.ExitCode.USAGE_ERROR:
+        pytest.skip("no task can be compared, or none has so many samples")
+    verdicts = [line for line in gate_lines(result) if re.search(": (passed|failed|undecided): ", line)]
+    assert len(verdicts) == len(gates) // 2
+    [file] = project.path.glob("runs/*.jsonl")
+    words = [word.removeprefix("--rollout-") if word == "--rollout-gate" else word for word in gates]
+    _, printed = report(
+        capfd, file, "--baseline", project.path / "base.jsonl", *("--gate" if w == "gate" else w for w in words)
+    )
+    assert [line.removeprefix("- ") for line in printed.splitlines() if line.startswith("- gate ")] == verdicts
+    before = len(core.sessions)
+    again = project.run(*args, "--rollout-resume", str(file))
+    assert len(core.sessions) == before
+    assert [line for line in gate_lines(again) if re.search(": (passed|failed|undecided): ", line)] == verdicts
