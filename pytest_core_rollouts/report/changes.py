@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pytest_core_rollouts.report.cells import Column, escape, prose, table, wrapped
 from pytest_core_rollouts.results.comparison import Comparison, Power, TaskChange
 from pytest_core_rollouts.results.number_text import decimal, p_clause, p_value_text, signed
+from pytest_core_rollouts.results.scores import AgentScore
 from pytest_core_rollouts.text import listed
 
 FEW = 5
@@ -18,6 +19,7 @@ def changes(comparison: Comparison, before: str, after: str, *, width: int | Non
 
     If not `whole`, tasks are named in a sentence instead of a table.
     """
+    after, before = _named(after, comparison.after), _named(before, comparison.before)
     changed = sorted((one for one in comparison.tasks if one.difference), key=lambda one: (one.difference, one.task))
     sentences = [*_certainty(comparison), *_left_out(comparison, whole=whole)]
     if not whole and (worst := _worst(changed)):
@@ -29,6 +31,11 @@ def changes(comparison: Comparison, before: str, after: str, *, width: int | Non
     if whole and (same := len(comparison.tasks) - len(changed)):
         lines += [*([] if changed else [""]), f"{same} task{'s' if same > 1 else ''} without a change.\n"]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _named(name: str, agent: AgentScore) -> str:
+    """Return the name of a side, with the rounds that are counted of a run that stopped early."""
+    return f"{name} ({agent.rounds})" if agent.rounds else name
 
 
 def headline(comparison: Comparison) -> str:

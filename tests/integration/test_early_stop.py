@@ -70,6 +70,14 @@ def test_a_mean_that_is_far_from_its_threshold_needs_one_round(
     assert f"- {verdict}\n" in printed
     assert "from 1 of 4 rounds" in printed
 
+    copy = twelve.path / "copy.jsonl"
+    copy.write_bytes(file.read_bytes())
+    assert main(["compare", str(file), str(copy), "--allow-missing"]) == 0
+    compared = f"copy.jsonl (from 1 of 4 rounds) compared with {file.name} (from 1 of 4 rounds): "
+    assert compared in " ".join(capfd.readouterr().out.split())
+    assert main(["history", str(file)]) == 0
+    assert "stopped early, from 1 of 4 rounds" in capfd.readouterr().out
+
     # a resume with the same setting starts nothing, one without it completes the run
     again = twelve.run(*RUN, "--rollout-gate", gate, "--rollout-stop", "5%", "--rollout-resume", str(file))
     assert again.ret == 0, text_of(again)
