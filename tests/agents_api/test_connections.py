@@ -79,6 +79,7 @@ def test_error_of_a_proxy_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
             run_at("http://core.example/v1", "a-key-of-mine", create)
 
 
+@pytest.mark.slow
 def test_https_to_a_plain_http_server_is_named() -> None:
     with FakeCore() as core, pytest.raises(ConnectionFailed, match="check that the server speaks https on this port"):
         run_at(f"https://127.0.0.1:{core.port}/v1", "a-key-of-mine", create, retry=quick(patience=0.1))

@@ -167,7 +167,7 @@ def test_failure_shows_the_end_of_both_outputs(agents_wire: Wire) -> None:
     assert "ended with status 1" in turn["error"]["message"]
 
 
-@pytest.mark.parametrize("ends", [True, False], ids=["ends", "goes on"])
+@pytest.mark.parametrize("ends", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["ends", "goes on"])
 def test_program_that_tries_for_ever_is_stopped_as_an_error_of_the_server(agents_wire: Wire, ends: bool) -> None:
     script = f"while (code := ask(GO)) != 424 or not {ends}: time.sleep(0.05)\nsys.exit(1)"
     with ScriptedModel(steps(Fail(500))) as model:

@@ -50,6 +50,7 @@ print(isolation.folder.exists())
 """
 
 
+@pytest.mark.slow
 def test_an_ordinary_user_can_make_sandboxes() -> None:
     if os.geteuid() != 0:
         pytest.skip("the tests run as an ordinary user anyway")

@@ -55,6 +55,7 @@ def to_the_end(pool: CollectingPool[Rollout, Client, Outcome]) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_many_rollouts_run_at_once() -> None:
     with FakeCore(script=lambda body: Script(prepare_seconds=0.05, turn_seconds=0.2, answer=RIGHT)) as core:
         with rollouts(core, 50) as (pool, keeper):

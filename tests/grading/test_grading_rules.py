@@ -225,6 +225,7 @@ def test_what_takes_too_long_to_pair_is_an_error_at_collection() -> None:
         rules_by_path({"v": inner[0]}, {"v": UNORDERED, "v[*]": UNORDERED})
 
 
+@pytest.mark.slow
 @rows("answer", ["near", "far", "marks", "keys"])
 def test_no_answer_stalls_a_pairing(answer: str) -> None:
     number = int((UNORDERED_LIMIT / 2) ** 0.5) - 1

@@ -64,6 +64,7 @@ def test_an_option_without_a_path_runs_the_tasks_and_nothing_else(mixed: Project
     assert len(core.sessions) == 4
 
 
+@pytest.mark.slow
 def test_an_option_without_a_path_runs_only_the_tasks_with_workers(mixed: Project, core: FakeCore) -> None:
     result = mixed.run_apart("--harness", "codex", "--samples", "2", "-n", "2")
     assert outcomes(result) == {"passed": 4}, text_of(result)

@@ -165,7 +165,7 @@ def test_a_terminal_shows_one_line_that_is_redrawn(paced: Project, args: tuple[s
     assert unit or "-n" in args, screen.text
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=len)
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=len)
 def test_ctrl_c_is_followed_by_one_line_of_what_did_not_run(
     project: Project, core: FakeCore, workers: tuple[str, ...]
 ) -> None:

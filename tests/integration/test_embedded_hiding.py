@@ -77,6 +77,7 @@ def rows(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_no_sandbox_shows_tasks_results_or_baselines_wherever_they_are(
     project: Project, base: Path, tmp_path: Path
 ) -> None:

@@ -34,7 +34,9 @@ def sums(project: Project, core: FakeCore) -> Project:
     return project
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one-process", "workers"])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["one-process", "workers"]
+)
 def test_options_run_tasks_made_in_code(sums: Project, workers: tuple[str, ...]) -> None:
     result = sums.run("--harness", "codex", *workers)
     assert outcomes(result) == {"passed": 5, "failed": 1}, text_of(result)

@@ -115,7 +115,7 @@ def test_agents_that_fill_memory_harm_only_themselves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("harness", "agents"),
     [
-        pytest.param("codex", PROGRAMS[::4], marks=needs_codex, id="codex-some"),
+        pytest.param("codex", PROGRAMS[::4], marks=[needs_codex, pytest.mark.slow], id="codex-some"),
         pytest.param("codex", PROGRAMS, marks=[needs_codex, pytest.mark.slow], id="codex"),
         pytest.param(TINY, PROGRAMS, marks=pytest.mark.slow, id="tiny"),
     ],

@@ -38,6 +38,7 @@ def lines(result: pytest.RunResult) -> list[str]:
     return [line for line in result.outlines if line.startswith(("40 rollouts", "by old", "gate baseline sees"))]
 
 
+@pytest.mark.slow
 def test_the_plan_is_printed_before_anything_is_paid_for(measured: Project, core: FakeCore) -> None:
     before = len(core.sessions)
     dry = measured.run(*RUN, "--samples", "4", "--collect-only", "-q", "--rollout-plan-from", "old.jsonl")

@@ -70,6 +70,7 @@ def test_a_list_on_the_command_line_replaces_the_ini_files(project: Project, cor
     assert [session.body["agent"]["x_agents_core"]["harness"] for session in core.sessions.values()] == ["mcode"]
 
 
+@pytest.mark.slow
 def test_paths_in_the_ini_file_are_relative_to_the_rootdir(project: Project) -> None:
     project.task()
     project.write("agents/one.yaml", "harness: codex")

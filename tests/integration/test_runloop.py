@@ -124,7 +124,7 @@ ONE_EACH = ("-n", "2", "--rollout-concurrency", "2")
     [
         ("-x", 1, ()),
         pytest.param("--maxfail=2", 2, ("-n", "2"), marks=pytest.mark.slow),
-        ("-x", 1, ONE_EACH),
+        pytest.param("-x", 1, ONE_EACH, marks=pytest.mark.slow),
         pytest.param("--maxfail=2", 2, (), marks=pytest.mark.slow),
         pytest.param("-x", 1, ("-n", "2"), marks=pytest.mark.slow),
         pytest.param("--maxfail=2", 2, ONE_EACH, marks=pytest.mark.slow),
@@ -150,6 +150,7 @@ def test_maxfail_stops_the_rollouts_in_flight(
     assert all(session.deleted for session in core.sessions.values())
 
 
+@pytest.mark.slow
 def test_lf_ff_and_nf_select_and_order_rollouts(project: Project, core: FakeCore) -> None:
     for name in "abc":
         project.task(name)
@@ -191,7 +192,7 @@ def test_the_reported_duration_is_that_of_the_rollout(paced: Project, workers: t
 @pytest.mark.parametrize(
     ("how", "workers"),
     [
-        ("fd", ("-n", "1")),
+        pytest.param("fd", ("-n", "1"), marks=pytest.mark.slow),
         ("sys", ()),
         *(pytest.param(how, (), marks=pytest.mark.slow) for how in ("fd", "no", "tee-sys")),
         *(pytest.param(how, ("-n", "1"), marks=pytest.mark.slow) for how in ("sys", "no", "tee-sys")),
@@ -279,7 +280,7 @@ def pytest_collection_modifyitems(items):
 """
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2"), ONE_EACH], ids=len)
+@pytest.mark.parametrize("workers", [(), ("-n", "2"), pytest.param(ONE_EACH, marks=pytest.mark.slow)], ids=len)
 def test_skipped_rollouts_are_not_started(project: Project, core: FakeCore, workers: tuple[str, ...]) -> None:
     project.task("b")
     hook = HOOK
@@ -333,6 +334,7 @@ def test_two_hundred_rollouts_run_with_fifty_in_flight(project: Project, core: F
     assert not core.problems
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limits", "fewer"), [("-Sn 150", False), ("-Sn 150; ulimit -Hn 150", True)])
 def test_a_low_limit_of_open_files_loses_no_rollout(project: Project, core: FakeCore, limits: str, fewer: bool) -> None:
     """The soft limit is raised; under a low hard one fewer rollouts are in flight, and a line says so."""

@@ -59,6 +59,7 @@ def test_the_next_slot_goes_on_after_a_session_that_stays() -> None:
         assert "409" in ran.warnings[0]
 
 
+@pytest.mark.slow
 def test_a_spoiled_attempt_s_session_is_named_too() -> None:
     with FakeCore(script=lambda body: Script(session_failure="no room")) as core:
         core.fault = on("delete", refused(500, "no"))

@@ -195,7 +195,11 @@ BREAKS = [
 ]
 
 
-@pytest.mark.parametrize(("line", "problem"), BREAKS, ids=["GIL", "segfault", "exit", "killed"])
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [pytest.param(*BREAKS[0], marks=pytest.mark.slow), *BREAKS[1:]],
+    ids=["GIL", "segfault", "exit", "killed"],
+)
 def test_answer_that_breaks_its_grader_twice_differs_from_a_broken_grader(
     grade: Any, line: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +233,7 @@ def test_second_try_runs_without_other_graders_if_the_machine_may_be_the_reason(
     other.join()
 
 
+@pytest.mark.slow
 def test_lack_of_memory_or_processor_does_not_make_an_answer_0(grade: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It had little memory when it was killed; or it was ready to run, and others had the processor.
 
